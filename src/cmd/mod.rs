@@ -1,0 +1,3 @@
+//! stub
+/// Entry.
+pub fn main() -> std::process::ExitCode { std::process::ExitCode::SUCCESS }
