@@ -1,0 +1,322 @@
+//! Packed weights of the integer formats, and the one dot kernel they share.
+//!
+//! A *panel* is sixteen rows of a weight matrix, stored so that one register holds four consecutive columns of all
+//! sixteen: byte `4 * row + c` of a 64-byte *group* belongs to row `row` and column `c` of the four. A dot product then
+//! broadcasts four int8 activations and advances sixteen outputs at once, without sums across lanes. The columns come in
+//! *steps* of 32, eight groups of four; a format keeps its quants of a step in as few 64-byte *slots* as its bits need.
+//!
+//! ```text
+//! panel   = quants of step 0, step 1, ... (SLOTS x 64 bytes each), then scales of block 0, block 1, ... (SCALES bytes each)
+//! group g = columns 4g .. 4g + 4 of a step
+//! ```
+//!
+//! Scales of a block are structures of arrays over the sixteen rows. The kernel unpacks a step once for all rows of the
+//! batch; every output has one accumulator that takes its steps in order, whatever the batch or the split over threads
+//! (law 1). Sums of a step are exact in int32, so instruction sets agree to the bit as well.
+
+use super::{Dot, Input, OutRows};
+use crate::isa::{Isa, Kernel, Simd, load_part, store_part};
+use std::marker::PhantomData;
+
+/// Rows of a panel.
+pub const ROWS: usize = 16;
+/// Columns of a step, and of a block of quantised activations.
+pub const STEP: usize = 32;
+
+/// Thirty-two activations of one row in int8, with what the formats need to know about them. One cache line.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C, align(64))]
+pub struct Activations {
+    /// Four int8 a word, lowest column in the lowest byte.
+    pub quants: [i32; 8],
+    /// A quant times this is the activation.
+    pub scale: f32,
+    /// `scale` times the sum of the quants: what a format's constant minimum is multiplied by.
+    pub sum: f32,
+    /// The sum of the quants.
+    pub total: i32,
+    /// The sums of the first and the last sixteen quants.
+    pub halves: [i32; 2],
+}
+
+/// Quantises rows `x[T, D]` to blocks of 32 int8; the last block of a row is filled with zeros.
+pub struct Quantise<'a> {
+    /// One row.
+    pub x: &'a [f32],
+    /// `ceil(D / 32)` blocks.
+    pub out: &'a mut [Activations],
+}
+
+impl Kernel for Quantise<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for (x, out) in self.x.chunks(STEP).zip(self.out) {
+            let (a, b) = x.split_at(x.len().min(16));
+            let (a, b) = (load_part::<S>(a), load_part::<S>(b));
+            let zero = S::splat(0.0);
+            let top = S::top(S::max(S::max(a, S::sub(zero, a)), S::max(b, S::sub(zero, b))));
+            // Products with the inverse can reach 127 and a bit, which still rounds to 127. An inverse that overflows
+            // belongs to a block of subnormals, which count as zero.
+            let inverse = 127.0 / top;
+            let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+            let low = S::to_i8(S::mul(a, S::splat(inverse)));
+            let high = S::to_i8(S::mul(b, S::splat(inverse)));
+            let word = |q: &[i8; 16], i: usize| {
+                i32::from_le_bytes([q[4 * i] as u8, q[4 * i + 1] as u8, q[4 * i + 2] as u8, q[4 * i + 3] as u8])
+            };
+            for i in 0..4 {
+                out.quants[i] = word(&low, i);
+                out.quants[4 + i] = word(&high, i);
+            }
+            let sum = |q: &[i8; 16]| q.iter().map(|&q| i32::from(q)).sum::<i32>();
+            out.halves = [sum(&low), sum(&high)];
+            out.total = out.halves[0] + out.halves[1];
+            out.scale = if inverse == 0.0 { 0.0 } else { top / 127.0 };
+            out.sum = out.scale * out.total as f32;
+        }
+    }
+}
+
+/// What a step's integer sums are multiplied by, per row. Fields that a format's flags leave out are not read.
+pub struct Scales<S: Simd> {
+    /// The step's scale.
+    pub scale: S::F,
+    /// With [`Packed::MIN`]: added once per unit of activation (times `sub_min` with [`Packed::HALVES`]).
+    pub min: S::F,
+    /// With [`Packed::HALVES`]: integer scales of the two halves of the step.
+    pub halves: [S::I; 2],
+    /// With both flags: integer minima of the halves.
+    pub min_halves: [S::I; 2],
+}
+
+impl<S: Simd> Scales<S> {
+    /// One scale for the whole step.
+    #[inline(always)]
+    pub fn whole(scale: S::F, min: S::F) -> Self {
+        let zero = S::isplat(0);
+        Self { scale, min, halves: [zero; 2], min_halves: [zero; 2] }
+    }
+}
+
+/// A format whose weights are integers of at most eight bits under scales. A weight is
+/// `scale * (quant - 2^SHIFT) + min`, quants being what [`Packed::quants`] gives.
+pub trait Packed: 'static {
+    /// Columns of a block in the file.
+    const BLOCK: usize;
+    /// Bytes of a block in the file.
+    const BYTES: usize;
+    /// 64-byte slots of quants per step.
+    const SLOTS: usize;
+    /// Bytes of scales per block of a panel.
+    const SCALES: usize;
+    /// What is taken off a quant, as a power of two.
+    const SHIFT: Option<u32>;
+    /// Quants use all eight bits and mean their value less 128 (then `SHIFT` is `None`).
+    const WIDE: bool = false;
+    /// The halves of a step have integer scales of their own.
+    const HALVES: bool = false;
+    /// Weights have a minimum.
+    const MIN: bool = false;
+
+    /// Puts one block of row `row` into its places among the quants and scales of that block of a panel.
+    fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]);
+    /// Unpacks the eight groups of one step from its slots.
+    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8];
+    /// The scales of step `step` of a block.
+    fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S>;
+}
+
+/// Bytes of a panel of `cols` columns, a multiple of 64.
+pub fn bytes<P: Packed>(cols: usize) -> usize {
+    (quant_bytes::<P>(cols) + cols / P::BLOCK * P::SCALES).next_multiple_of(64)
+}
+
+fn quant_bytes<P: Packed>(cols: usize) -> usize {
+    cols / STEP * P::SLOTS * 64
+}
+
+/// Packs up to sixteen rows of the file, `rows` back to back, into one panel; missing rows weigh nothing.
+pub fn pack<P: Packed>(rows: &[u8], cols: usize, panel: &mut [u8]) {
+    let row_bytes = cols / P::BLOCK * P::BYTES;
+    let (quants, scales) = panel.split_at_mut(quant_bytes::<P>(cols));
+    let (quants, _) = quants.as_chunks_mut::<64>();
+    let slots = P::BLOCK / STEP * P::SLOTS;
+    for (row, raw) in rows.chunks_exact(row_bytes).enumerate() {
+        let blocks = raw.chunks_exact(P::BYTES);
+        for ((raw, quants), scales) in
+            blocks.zip(quants.chunks_exact_mut(slots)).zip(scales.chunks_exact_mut(P::SCALES))
+        {
+            P::pack(raw, row, quants, scales);
+        }
+    }
+}
+
+/// Products of one or more panels with the rows of a batch; the kernel of every integer format.
+pub fn dot<P: Packed>(isa: Isa, call: Dot<'_>) {
+    isa.dispatch(Panels::<P>(call, PhantomData));
+}
+
+struct Panels<'a, P>(Dot<'a>, PhantomData<P>);
+
+impl<P: Packed> Kernel for Panels<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Dot { panels, cols, input, mut out } = self.0;
+        let Input::Int8(x) = input else { panic!("integer weights take int8 activations") };
+        let steps = cols / STEP;
+        for panel in panels.chunks_exact(bytes::<P>(cols)) {
+            let (quants, scales) = panel.split_at(quant_bytes::<P>(cols));
+            let quants = quants.as_chunks::<64>().0;
+            let mut first = 0;
+            while first < out.rows() {
+                let x = &x[first * steps..];
+                first += match out.rows() - first {
+                    1 => tile::<S, P, 1>(quants, scales, x, &mut out, first),
+                    2 => tile::<S, P, 2>(quants, scales, x, &mut out, first),
+                    3 => tile::<S, P, 3>(quants, scales, x, &mut out, first),
+                    4..8 => tile::<S, P, 4>(quants, scales, x, &mut out, first),
+                    _ => tile::<S, P, 8>(quants, scales, x, &mut out, first),
+                };
+            }
+            out.next_panel();
+        }
+    }
+}
+
+/// `N` rows of the batch, from row `first`, against one panel. Gives `N`.
+#[inline(always)]
+fn tile<S: Simd, P: Packed, const N: usize>(
+    quants: &[[u8; 64]],
+    scales: &[u8],
+    x: &[Activations],
+    out: &mut OutRows<'_>,
+    first: usize,
+) -> usize {
+    let steps = quants.len() / P::SLOTS;
+    let x: [&[Activations]; N] = std::array::from_fn(|n| &x[n * steps..][..steps]);
+    let mut sums = [S::splat(0.0); N];
+    let per_block = P::BLOCK / STEP;
+    let scales = scales.chunks_exact(P::SCALES);
+    let mut step = 0;
+    for (quants, scales) in quants.chunks_exact(P::SLOTS * per_block).zip(scales) {
+        for (within, slots) in quants.chunks_exact(P::SLOTS).enumerate() {
+            let w = P::quants::<S>(slots);
+            let by = P::scales::<S>(scales, within);
+            for n in 0..N {
+                sums[n] = advance::<S, P>(sums[n], &w, &by, &x[n][step]);
+            }
+            step += 1;
+        }
+    }
+    for (n, &sum) in sums.iter().enumerate() {
+        out.put::<S>(first + n, sum);
+    }
+    N
+}
+
+/// One step of one output row: sixteen accumulators, thirty-two columns.
+#[inline(always)]
+fn advance<S: Simd, P: Packed>(sum: S::F, w: &[S::B; 8], by: &Scales<S>, x: &Activations) -> S::F {
+    let dot = |from: usize, to: usize| {
+        let mut acc = S::isplat(0);
+        for g in from..to {
+            acc = if P::WIDE { S::dot_wide(acc, w[g], x.quants[g]) } else { S::dot(acc, w[g], x.quants[g]) };
+        }
+        acc
+    };
+    let shift = if P::WIDE { S::WIDE_SHIFT } else { P::SHIFT };
+    let centre = |acc: S::I, total: i32| match shift {
+        Some(shift) => S::isub(acc, S::ishl(S::isplat(total), shift)),
+        None => acc,
+    };
+    let scale = S::splat(x.scale);
+    let total = if P::HALVES {
+        let low = centre(dot(0, 4), x.halves[0]);
+        let high = centre(dot(4, 8), x.halves[1]);
+        S::iadd(S::imul(low, by.halves[0]), S::imul(high, by.halves[1]))
+    } else {
+        centre(dot(0, 8), x.total)
+    };
+    let sum = S::fma(S::mul(S::to_f32(total), scale), by.scale, sum);
+    if !P::MIN {
+        return sum;
+    }
+    if P::HALVES {
+        let low = S::imul(S::isplat(x.halves[0]), by.min_halves[0]);
+        let high = S::imul(S::isplat(x.halves[1]), by.min_halves[1]);
+        S::fma(S::mul(S::to_f32(S::iadd(low, high)), scale), by.min, sum)
+    } else {
+        S::fma(S::splat(x.sum), by.min, sum)
+    }
+}
+
+/// The word of columns `4 * group ..` of row `row` in `slot`.
+#[inline(always)]
+pub fn put(slot: &mut [u8; 64], row: usize, word: u32) {
+    slot[4 * row..4 * row + 4].copy_from_slice(&word.to_le_bytes());
+}
+
+/// Four bytes as a word.
+#[inline(always)]
+pub fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Puts the 16-bit scale at the start of `block` among those of the other rows.
+#[inline(always)]
+pub fn put_u16(scales: &mut [u8], row: usize, block: &[u8]) {
+    scales[2 * row..2 * row + 2].copy_from_slice(&block[..2]);
+}
+
+/// Sixteen halves from 32 bytes.
+#[inline(always)]
+pub fn halves<S: Simd>(bytes: &[u8]) -> S::F {
+    let mut x = [0; 16];
+    for (x, bytes) in x.iter_mut().zip(bytes[..32].as_chunks::<2>().0) {
+        *x = u16::from_le_bytes(*bytes);
+    }
+    S::load_f16(&x)
+}
+
+/// Eight groups from four slots of nibbles: low nibbles are groups 0 to 3, high ones 4 to 7.
+#[inline(always)]
+pub fn nibbles<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
+    std::array::from_fn(|g| {
+        let pair = S::bytes(&slots[g % 4]);
+        S::and(if g < 4 { pair } else { S::shr(pair, 4) }, 15)
+    })
+}
+
+/// Bit `g` of each byte of `slot` moved to bit `to`, everything else zero.
+#[inline(always)]
+pub fn bit<S: Simd>(slot: &[u8; 64], g: usize, to: usize) -> S::B {
+    let bits = S::bytes(slot);
+    let moved = if g < to { S::shl(bits, (to - g) as u32) } else { S::shr(bits, (g - to) as u32) };
+    S::and(moved, 1 << to)
+}
+
+/// Group `g` from two slots of bit pairs, moved up by `up`: pair `i` of slot `j` is group `4 * j + i`.
+#[inline(always)]
+pub fn pair<S: Simd>(slots: &[[u8; 64]], g: usize, up: usize) -> S::B {
+    let bits = S::bytes(&slots[g / 4]);
+    let from = g % 4 * 2;
+    let moved = if from < up { S::shl(bits, (up - from) as u32) } else { S::shr(bits, (from - up) as u32) };
+    S::and(moved, 3 << up)
+}
+
+/// Sixteen bytes of `scales`.
+#[inline(always)]
+pub fn sixteen(scales: &[u8], at: usize) -> &[u8; 16] {
+    scales[at..].first_chunk().expect("a record of scales holds its arrays")
+}
+
+/// Stores sixteen outputs of a row, fewer at the right edge.
+#[inline(always)]
+pub(super) fn store_edge<S: Simd>(v: S::F, out: &mut [f32]) {
+    let n = out.len().min(ROWS);
+    store_part::<S>(v, &mut out[..n]);
+}
