@@ -1,1 +1,92 @@
-//! stub
+//! Weight formats: one file each, and the table that everything else iterates.
+//!
+//! A tensor is a run of blocks; a block is a fixed number of weights in a fixed number of bytes, little-endian. The
+//! `dequant` of each file is the oracle: plain scalar code, bit-equal to ggml's and to the `gguf` Python package
+//! (`tests/dequant.rs`). It never fails, because the caller has checked shapes; wrong lengths are a bug and panic.
+//!
+//! In every block format a product of scale, sub-scale and quant has at most 23 significant bits (11 of the f16, then 7
+//! and 5 or 5 and 7), so it is exact in f32 in whatever order it is taken, and a fused multiply-add gives the same bits.
+//! The one rounding is the sum with a minimum, in the formats that have one.
+//!
+//! To add a format: its file with a `FORMAT`, its `mod` line and its line of [`FORMATS`]. The tests then ask for its
+//! fixture, which `scripts/make_dequant_fixtures.py` makes.
+
+pub mod bf16;
+pub mod f16;
+pub mod f32;
+pub mod iq4_nl;
+pub mod iq4_xs;
+pub mod mxfp4;
+pub mod q2_k;
+pub mod q3_k;
+pub mod q4_0;
+pub mod q4_1;
+pub mod q4_k;
+pub mod q5_0;
+pub mod q5_1;
+pub mod q5_k;
+pub mod q6_k;
+pub mod q8_0;
+
+/// A weight format.
+#[derive(Debug)]
+pub struct Format {
+    /// ggml's name, as `inspect` and error messages print it.
+    pub name: &'static str,
+    /// The type's number in GGUF files.
+    pub ggml_id: u32,
+    /// Weights in a block; rows are whole blocks.
+    pub block: usize,
+    /// Bytes of a block.
+    pub bytes: usize,
+    /// Widens whole blocks to exactly as many f32; panics when the lengths do not match.
+    pub dequant: fn(&[u8], &mut [f32]),
+}
+
+/// Every format there is, by ggml number.
+pub static FORMATS: &[&Format] = &[
+    &f32::FORMAT,
+    &f16::FORMAT,
+    &q4_0::FORMAT,
+    &q4_1::FORMAT,
+    &q5_0::FORMAT,
+    &q5_1::FORMAT,
+    &q8_0::FORMAT,
+    &q2_k::FORMAT,
+    &q3_k::FORMAT,
+    &q4_k::FORMAT,
+    &q5_k::FORMAT,
+    &q6_k::FORMAT,
+    &iq4_nl::FORMAT,
+    &iq4_xs::FORMAT,
+    &bf16::FORMAT,
+    &mxfp4::FORMAT,
+];
+
+/// The format with this number in GGUF files.
+pub fn format(ggml_id: u32) -> Option<&'static Format> {
+    FORMATS.iter().copied().find(|f| f.ggml_id == ggml_id)
+}
+
+/// The names of all formats, for error messages.
+pub fn supported() -> String {
+    FORMATS.iter().map(|f| f.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Each block of `blocks` with the weights of `out` it fills.
+fn pairs<'a, const BYTES: usize, const BLOCK: usize>(
+    blocks: &'a [u8],
+    out: &'a mut [f32],
+) -> impl Iterator<Item = (&'a [u8; BYTES], &'a mut [f32; BLOCK])> {
+    let (from, spare_bytes) = blocks.as_chunks();
+    let (to, spare_weights) = out.as_chunks_mut();
+    assert!(spare_bytes.is_empty(), "{} bytes beyond a whole block of {BYTES}", spare_bytes.len());
+    assert!(spare_weights.is_empty(), "{} weights beyond a whole block of {BLOCK}", spare_weights.len());
+    assert_eq!(from.len(), to.len(), "blocks to read and to write");
+    from.iter().zip(to)
+}
+
+/// The f16 at byte `at` of a block.
+fn f16_at(block: &[u8], at: usize) -> f32 {
+    half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}

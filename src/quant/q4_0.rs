@@ -1,0 +1,28 @@
+//! `Q4_0`: 32 weights in 18 bytes, 4 bits each around zero.
+//!
+//! ```text
+//! offset  bytes  what
+//!      0      2  d: f16
+//!      2     16  qs: byte i = |7 q[i+16] 4|3 q[i] 0|
+//!
+//! w[i] = d * (q[i] - 8)
+//! ```
+
+use super::{Format, f16_at, pairs};
+
+const BLOCK: usize = 32;
+const BYTES: usize = 18;
+
+/// The row of [`super::FORMATS`].
+pub static FORMAT: Format = Format { name: "Q4_0", ggml_id: 2, block: BLOCK, bytes: BYTES, dequant };
+
+/// Widens whole blocks to f32.
+pub fn dequant(blocks: &[u8], out: &mut [f32]) {
+    for (block, weights) in pairs::<BYTES, BLOCK>(blocks, out) {
+        let d = f16_at(block, 0);
+        for (i, w) in weights.iter_mut().enumerate() {
+            let q = block[2 + i % 16] >> (i / 16 * 4) & 15;
+            *w = d * f32::from(q as i8 - 8);
+        }
+    }
+}
