@@ -1,8 +1,10 @@
 //! stub
-use std::path::{Path, PathBuf};
 use anyhow::Result;
+use std::path::{Path, PathBuf};
 /// An opened model.
-pub struct Gguf { path: PathBuf }
+pub struct Gguf {
+    path: PathBuf,
+}
 /// Tensor.
 #[derive(Clone, Copy)]
 pub struct TensorView<'a> {
@@ -15,7 +17,13 @@ pub struct TensorView<'a> {
     /// The bytes.
     pub bytes: &'a [u8],
 }
-impl Gguf { /// Opens.
-    pub fn open(path: &Path) -> Result<Self> { Ok(Self { path: path.into() }) } 
+impl Gguf {
+    /// Opens.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self { path: path.into() })
+    }
     /// path
-    pub fn path(&self) -> &Path { &self.path } }
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}

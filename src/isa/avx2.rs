@@ -151,6 +151,10 @@ impl Simd for Avx2 {
         from_fn(|i| unsafe { _mm256_sll_epi32(a[i], _mm_cvtsi32_si128(n as i32)) })
     }
     #[inline(always)]
+    fn ishr(a: Self::I, n: u32) -> Self::I {
+        from_fn(|i| unsafe { _mm256_srl_epi32(a[i], _mm_cvtsi32_si128(n as i32)) })
+    }
+    #[inline(always)]
     fn load_u8(x: &[u8; 16]) -> Self::I {
         from_fn(|i| unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(x[8 * i..].as_ptr().cast())) })
     }

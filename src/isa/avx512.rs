@@ -126,6 +126,10 @@ impl Simd for Avx512 {
         unsafe { _mm512_sll_epi32(a, _mm_cvtsi32_si128(n as i32)) }
     }
     #[inline(always)]
+    fn ishr(a: Self::I, n: u32) -> Self::I {
+        unsafe { _mm512_srl_epi32(a, _mm_cvtsi32_si128(n as i32)) }
+    }
+    #[inline(always)]
     fn load_u8(x: &[u8; 16]) -> Self::I {
         unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast())) }
     }

@@ -158,6 +158,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn imul(a: Self::I, b: Self::I) -> Self::I;
     /// Lane-wise left shift.
     fn ishl(a: Self::I, n: u32) -> Self::I;
+    /// Lane-wise right shift, zeros coming in.
+    fn ishr(a: Self::I, n: u32) -> Self::I;
     /// Sixteen u8, widened.
     fn load_u8(x: &[u8; 16]) -> Self::I;
     /// Sixteen i8, widened.

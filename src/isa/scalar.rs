@@ -108,6 +108,10 @@ impl Simd for Scalar {
         a.map(|a| a << n)
     }
     #[inline(always)]
+    fn ishr(a: Self::I, n: u32) -> Self::I {
+        a.map(|a| (a as u32 >> n) as i32)
+    }
+    #[inline(always)]
     fn load_u8(x: &[u8; 16]) -> Self::I {
         x.map(i32::from)
     }

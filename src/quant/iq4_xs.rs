@@ -10,13 +10,19 @@
 //! w[i] = (d * (s[i/32] - 32)) * VALUES[q[i]]
 //! ```
 
-use super::{Format, f16_at, iq4_nl::VALUES, pairs};
+use super::panel::{Packed, Scales, halves, nibbles, put, put_u16, sixteen, word};
+use super::{
+    Format, f16_at,
+    iq4_nl::{BIASED, VALUES},
+    pairs, panel,
+};
+use crate::isa::Simd;
 
 const BLOCK: usize = 256;
 const BYTES: usize = 136;
 
 /// The row of [`super::FORMATS`].
-pub static FORMAT: Format = Format { name: "IQ4_XS", ggml_id: 23, block: BLOCK, bytes: BYTES, dequant };
+pub static FORMAT: Format = panel::format::<Iq4Xs>("IQ4_XS", 23, dequant);
 
 /// Widens whole blocks to f32.
 pub fn dequant(blocks: &[u8], out: &mut [f32]) {
@@ -30,8 +36,39 @@ pub fn dequant(blocks: &[u8], out: &mut [f32]) {
 }
 
 /// Scale of weights `32j..32j+32`.
-fn scale(block: &[u8; BYTES], j: usize) -> i8 {
+fn scale(block: &[u8], j: usize) -> i8 {
     let low = block[4 + j / 2] >> (j % 2 * 4) & 15;
     let high = block[2 + j / 4] >> (j % 4 * 2) & 3;
     (high << 4 | low) as i8 - 32
+}
+
+/// The packed form.
+pub struct Iq4Xs;
+
+impl Packed for Iq4Xs {
+    const BLOCK: usize = BLOCK;
+    const BYTES: usize = BYTES;
+    const SLOTS: usize = 4;
+    const SCALES: usize = 160;
+    const SHIFT: Option<u32> = None;
+    const WIDE: bool = true;
+
+    fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
+        put_u16(scales, row, block);
+        for (step, slots) in quants.chunks_exact_mut(4).enumerate() {
+            scales[32 + 16 * step + row] = scale(block, step) as u8;
+            for (j, slot) in slots.iter_mut().enumerate() {
+                put(slot, row, word(block, 8 + 16 * step + 4 * j));
+            }
+        }
+    }
+    #[inline(always)]
+    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
+        nibbles::<S>(slots).map(|w| S::lookup(&BIASED, w))
+    }
+    #[inline(always)]
+    fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
+        let by_step = S::to_f32(S::load_i8(sixteen(scales, 32 + 16 * step)));
+        Scales::whole(S::mul(halves::<S>(scales), by_step), S::splat(0.0))
+    }
 }

@@ -11,12 +11,16 @@
 //! To add a format: its file with a `FORMAT`, its `mod` line and its line of [`FORMATS`]. The tests then ask for its
 //! fixture, which `scripts/make_dequant_fixtures.py` makes.
 
+#![allow(unsafe_code)] // disjoint columns of one result
+
 pub mod bf16;
 pub mod f16;
 pub mod f32;
+mod float;
 pub mod iq4_nl;
 pub mod iq4_xs;
 pub mod mxfp4;
+pub mod panel;
 pub mod q2_k;
 pub mod q3_k;
 pub mod q4_0;
@@ -27,6 +31,9 @@ pub mod q5_1;
 pub mod q5_k;
 pub mod q6_k;
 pub mod q8_0;
+
+use crate::isa::{Isa, Simd, load_part, store_part};
+use std::marker::PhantomData;
 
 /// A weight format.
 #[derive(Debug)]
@@ -41,6 +48,85 @@ pub struct Format {
     pub bytes: usize,
     /// Widens whole blocks to exactly as many f32; panics when the lengths do not match.
     pub dequant: fn(&[u8], &mut [f32]),
+    /// Whether [`Format::dot`] takes int8 activations, rather than f32.
+    pub int8: bool,
+    /// Bytes of a packed panel of so many columns, a multiple of 64.
+    pub panel_bytes: fn(usize) -> usize,
+    /// Packs up to [`ROWS`] rows, back to back, of so many columns into a zeroed panel; missing rows weigh nothing.
+    pub pack: fn(&[u8], usize, &mut [u8]),
+    /// Products of panels with the rows of a batch.
+    pub dot: fn(Isa, Dot<'_>),
+}
+
+/// Rows of a panel of packed weights.
+pub const ROWS: usize = 16;
+
+/// The rows of a batch, `[T, D]`.
+#[derive(Clone, Copy)]
+pub enum Input<'a> {
+    /// `[T, ceil(D / 32)]` blocks.
+    Int8(&'a [panel::Activations]),
+    /// `[T, D]`.
+    F32(&'a [f32]),
+}
+
+/// One call of [`Format::dot`].
+pub struct Dot<'a> {
+    /// Consecutive packed panels.
+    pub panels: &'a [u8],
+    /// Columns `D` of the weight.
+    pub cols: usize,
+    /// What they are multiplied with.
+    pub input: Input<'a>,
+    /// Where the products go.
+    pub out: Out<'a>,
+}
+
+/// The columns of a result `[T, N]` that one call fills, panel after panel. Different calls fill different columns.
+pub struct Out<'a> {
+    base: *mut f32,
+    rows: usize,
+    cols: usize,
+    column: usize,
+    bias: Option<&'a [f32]>,
+    _result: PhantomData<&'a mut [f32]>,
+}
+
+impl<'a> Out<'a> {
+    /// Columns from `column` on of the `[rows, cols]` result at `base`; `bias` `[cols]` is added to each row.
+    ///
+    /// # Safety
+    /// `base` points to `rows * cols` floats that live for `'a`, and nothing else touches the columns of the panels that
+    /// this call is given.
+    pub unsafe fn new(base: *mut f32, rows: usize, cols: usize, column: usize, bias: Option<&'a [f32]>) -> Self {
+        assert!(bias.is_none_or(|bias| bias.len() == cols) && column.is_multiple_of(ROWS));
+        Self { base, rows, cols, column, bias, _result: PhantomData }
+    }
+
+    #[inline(always)]
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    #[inline(always)]
+    fn next_panel(&mut self) {
+        self.column += ROWS;
+    }
+
+    /// Stores the sixteen outputs of the current panel of row `row`, fewer at the right edge.
+    #[inline(always)]
+    fn put<S: Simd>(&mut self, row: usize, sums: S::F) {
+        let end = (self.column + ROWS).min(self.cols);
+        assert!(row < self.rows && self.column < end);
+        let sums = match self.bias {
+            Some(bias) => S::add(sums, load_part::<S>(&bias[self.column..end])),
+            None => sums,
+        };
+        // SAFETY: inside the result, as asserted; these columns are this call's alone (see `new`).
+        let out =
+            unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.cols + self.column), end - self.column) };
+        store_part::<S>(sums, out);
+    }
 }
 
 /// Every format there is, by ggml number.

@@ -12,16 +12,29 @@
 //! The values are doubled to make them integers, hence 128. Exponents 0 and 1 are subnormal scales. Two facts are the
 //! reference's and not the standard's: minus zero comes out as plus zero, and e = 255 is one more power of two, not NaN.
 
-use super::{Format, pairs};
+use super::panel::{Packed, Scales, nibbles, put, sixteen, word};
+use super::{Format, pairs, panel};
+use crate::isa::Simd;
 
 const BLOCK: usize = 32;
 const BYTES: usize = 17;
 
 /// The row of [`super::FORMATS`].
-pub static FORMAT: Format = Format { name: "MXFP4", ggml_id: 39, block: BLOCK, bytes: BYTES, dequant };
+pub static FORMAT: Format = panel::format::<Mxfp4>("MXFP4", 39, dequant);
 
 /// Twice what a quant stands for.
 const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// [`VALUES`] plus 16.
+const RAISED: [u8; 16] = {
+    let mut raised = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        raised[i] = (VALUES[i] + 16) as u8;
+        i += 1;
+    }
+    raised
+};
 
 /// Widens whole blocks to f32.
 pub fn dequant(blocks: &[u8], out: &mut [f32]) {
@@ -37,4 +50,34 @@ pub fn dequant(blocks: &[u8], out: &mut [f32]) {
 /// `2^(e - 128)`: one exponent below the f32 with the same biased exponent.
 fn scale(e: u8) -> f32 {
     f32::from_bits(if e < 2 { 1 << (21 + e) } else { u32::from(e - 1) << 23 })
+}
+
+/// The packed form.
+pub struct Mxfp4;
+
+impl Packed for Mxfp4 {
+    const BLOCK: usize = BLOCK;
+    const BYTES: usize = BYTES;
+    const SLOTS: usize = 4;
+    const SCALES: usize = 16;
+    const SHIFT: Option<u32> = Some(4);
+
+    fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
+        scales[row] = block[0];
+        for (j, slot) in quants.iter_mut().enumerate() {
+            put(slot, row, word(block, 1 + 4 * j));
+        }
+    }
+    #[inline(always)]
+    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
+        nibbles::<S>(slots).map(|w| S::lookup(&RAISED, w))
+    }
+    #[inline(always)]
+    fn scales<S: Simd>(scales: &[u8], _: usize) -> Scales<S> {
+        // 2^(e - 128) as a product of two powers that are normal numbers for every e.
+        let e = S::load_u8(sixteen(scales, 0));
+        let half = S::ishr(e, 1);
+        let power = |e: S::I| S::as_f32(S::ishl(S::iadd(e, S::isplat(63)), 23));
+        Scales::whole(S::mul(power(half), power(S::isub(e, half))), S::splat(0.0))
+    }
 }

@@ -14,12 +14,10 @@
 //! batch; every output has one accumulator that takes its steps in order, whatever the batch or the split over threads
 //! (law 1). Sums of a step are exact in int32, so instruction sets agree to the bit as well.
 
-use super::{Dot, Input, OutRows};
-use crate::isa::{Isa, Kernel, Simd, load_part, store_part};
+use super::{Dot, Format, Input, Out};
+use crate::isa::{Isa, Kernel, Simd, load_part};
 use std::marker::PhantomData;
 
-/// Rows of a panel.
-pub const ROWS: usize = 16;
 /// Columns of a step, and of a block of quantised activations.
 pub const STEP: usize = 32;
 
@@ -128,6 +126,21 @@ pub trait Packed: 'static {
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S>;
 }
 
+/// The row of [`super::FORMATS`] of a packed format.
+pub const fn format<P: Packed>(name: &'static str, ggml_id: u32, dequant: fn(&[u8], &mut [f32])) -> Format {
+    Format {
+        name,
+        ggml_id,
+        block: P::BLOCK,
+        bytes: P::BYTES,
+        dequant,
+        int8: true,
+        panel_bytes: bytes::<P>,
+        pack: pack::<P>,
+        dot: dot::<P>,
+    }
+}
+
 /// Bytes of a panel of `cols` columns, a multiple of 64.
 pub fn bytes<P: Packed>(cols: usize) -> usize {
     (quant_bytes::<P>(cols) + cols / P::BLOCK * P::SCALES).next_multiple_of(64)
@@ -193,7 +206,7 @@ fn tile<S: Simd, P: Packed, const N: usize>(
     quants: &[[u8; 64]],
     scales: &[u8],
     x: &[Activations],
-    out: &mut OutRows<'_>,
+    out: &mut Out<'_>,
     first: usize,
 ) -> usize {
     let steps = quants.len() / P::SLOTS;
@@ -272,14 +285,63 @@ pub fn put_u16(scales: &mut [u8], row: usize, block: &[u8]) {
     scales[2 * row..2 * row + 2].copy_from_slice(&block[..2]);
 }
 
-/// Sixteen halves from 32 bytes.
+/// Sixteen 16-bit words from 32 bytes.
 #[inline(always)]
-pub fn halves<S: Simd>(bytes: &[u8]) -> S::F {
+pub fn words(bytes: &[u8]) -> [u16; 16] {
     let mut x = [0; 16];
     for (x, bytes) in x.iter_mut().zip(bytes[..32].as_chunks::<2>().0) {
         *x = u16::from_le_bytes(*bytes);
     }
-    S::load_f16(&x)
+    x
+}
+
+/// Sixteen halves from 32 bytes.
+#[inline(always)]
+pub fn halves<S: Simd>(bytes: &[u8]) -> S::F {
+    S::load_f16(&words(bytes))
+}
+
+/// Puts 32 nibbles, at bit `shift` of as many bytes, into four slots.
+#[inline(always)]
+pub fn put_nibbles(slots: &mut [[u8; 64]], row: usize, bytes: &[u8], shift: usize) {
+    for (j, slot) in slots[..4].iter_mut().enumerate() {
+        let low = word(bytes, 4 * j) >> shift & 0x0f0f_0f0f;
+        let high = word(bytes, 16 + 4 * j) >> shift & 0x0f0f_0f0f;
+        put(slot, row, low | high << 4);
+    }
+}
+
+/// Puts 32 bit pairs, at bit `shift` of as many bytes, into two slots.
+#[inline(always)]
+pub fn put_pairs(slots: &mut [[u8; 64]], row: usize, bytes: &[u8], shift: usize) {
+    for (j, slot) in slots.iter_mut().enumerate() {
+        let four = (0..4).fold(0, |all, i| all | (word(bytes, 16 * j + 4 * i) >> shift & 0x0303_0303) << (2 * i));
+        put(slot, row, four);
+    }
+}
+
+/// Bit `at` of 32 bytes, as one word.
+#[inline(always)]
+pub fn plane(bytes: &[u8], at: usize) -> u32 {
+    bytes.iter().enumerate().fold(0, |all, (i, &byte)| all | u32::from(byte >> at & 1) << i)
+}
+
+/// The word of a slot of single bits: bit `g` of byte `c` is bit `4 * g + c` of `columns`.
+#[inline(always)]
+pub fn bits(columns: u32) -> u32 {
+    (0..4).fold(0, |all, c| {
+        let x = columns >> c & 0x1111_1111;
+        let x = (x | x >> 3) & 0x0303_0303;
+        let x = (x | x >> 6) & 0x000f_000f;
+        all | ((x | x >> 12) & 0xff) << (8 * c)
+    })
+}
+
+/// Eight groups of five-bit quants: four slots of nibbles, one of fifth bits.
+#[inline(always)]
+pub fn five_bits<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
+    let low = nibbles::<S>(slots);
+    std::array::from_fn(|g| S::or(low[g], bit::<S>(&slots[4], g, 4)))
 }
 
 /// Eight groups from four slots of nibbles: low nibbles are groups 0 to 3, high ones 4 to 7.
@@ -312,11 +374,4 @@ pub fn pair<S: Simd>(slots: &[[u8; 64]], g: usize, up: usize) -> S::B {
 #[inline(always)]
 pub fn sixteen(scales: &[u8], at: usize) -> &[u8; 16] {
     scales[at..].first_chunk().expect("a record of scales holds its arrays")
-}
-
-/// Stores sixteen outputs of a row, fewer at the right edge.
-#[inline(always)]
-pub(super) fn store_edge<S: Simd>(v: S::F, out: &mut [f32]) {
-    let n = out.len().min(ROWS);
-    store_part::<S>(v, &mut out[..n]);
 }

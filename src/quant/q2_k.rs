@@ -11,13 +11,15 @@
 //! w[i] = (d * s[i/16]) * q[i] - dmin * m[i/16]
 //! ```
 
-use super::{Format, f16_at, pairs};
+use super::panel::{Packed, Scales, halves, pair, put_pairs, put_u16, sixteen};
+use super::{Format, f16_at, pairs, panel};
+use crate::isa::Simd;
 
 const BLOCK: usize = 256;
 const BYTES: usize = 84;
 
 /// The row of [`super::FORMATS`].
-pub static FORMAT: Format = Format { name: "Q2_K", ggml_id: 10, block: BLOCK, bytes: BYTES, dequant };
+pub static FORMAT: Format = panel::format::<Q2K>("Q2_K", 10, dequant);
 
 /// Widens whole blocks to f32.
 pub fn dequant(blocks: &[u8], out: &mut [f32]) {
@@ -28,6 +30,50 @@ pub fn dequant(blocks: &[u8], out: &mut [f32]) {
             let (run, shift, l) = (i / 128, i / 32 % 4 * 2, i % 32);
             let q = block[16 + run * 32 + l] >> shift & 3;
             *w = d * f32::from(scale & 15) * f32::from(q) - dmin * f32::from(scale >> 4);
+        }
+    }
+}
+
+/// The packed form.
+pub struct Q2K;
+
+impl Packed for Q2K {
+    const BLOCK: usize = BLOCK;
+    const BYTES: usize = BYTES;
+    const SLOTS: usize = 2;
+    const SCALES: usize = 320;
+    const SHIFT: Option<u32> = None;
+    const HALVES: bool = true;
+    const MIN: bool = true;
+
+    fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
+        put_u16(scales, row, &block[80..]);
+        put_u16(&mut scales[32..], row, &block[82..]);
+        for (step, slots) in quants.chunks_exact_mut(2).enumerate() {
+            for half in 0..2 {
+                scales[64 + 32 * step + 16 * half + row] = block[2 * step + half];
+            }
+            let run = 16 + step / 4 * 32;
+            put_pairs(slots, row, &block[run..run + 32], step % 4 * 2);
+        }
+    }
+    #[inline(always)]
+    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
+        std::array::from_fn(|g| pair::<S>(slots, g, 0))
+    }
+    #[inline(always)]
+    fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
+        let half = |i: usize| {
+            let both = S::load_u8(sixteen(scales, 64 + 32 * step + 16 * i));
+            let min = S::ishr(both, 4);
+            (S::isub(both, S::ishl(min, 4)), min)
+        };
+        let ((scale0, min0), (scale1, min1)) = (half(0), half(1));
+        Scales {
+            scale: halves::<S>(scales),
+            min: S::sub(S::splat(0.0), halves::<S>(&scales[32..])),
+            halves: [scale0, scale1],
+            min_halves: [min0, min1],
         }
     }
 }

@@ -12,13 +12,15 @@
 //! w[i] = (d * (s[i/16] - 32)) * (q[i] - 4)
 //! ```
 
-use super::{Format, f16_at, pairs};
+use super::panel::{Packed, Scales, bit, bits, halves, pair, plane, put, put_pairs, put_u16, sixteen};
+use super::{Format, f16_at, pairs, panel};
+use crate::isa::Simd;
 
 const BLOCK: usize = 256;
 const BYTES: usize = 110;
 
 /// The row of [`super::FORMATS`].
-pub static FORMAT: Format = Format { name: "Q3_K", ggml_id: 11, block: BLOCK, bytes: BYTES, dequant };
+pub static FORMAT: Format = panel::format::<Q3K>("Q3_K", 11, dequant);
 
 /// Widens whole blocks to f32.
 pub fn dequant(blocks: &[u8], out: &mut [f32]) {
@@ -35,8 +37,41 @@ pub fn dequant(blocks: &[u8], out: &mut [f32]) {
 }
 
 /// Scale of weights `16j..16j+16`.
-fn scale(block: &[u8; BYTES], j: usize) -> i8 {
+fn scale(block: &[u8], j: usize) -> i8 {
     let low = block[96 + j % 8] >> (j / 8 * 4) & 15;
     let high = block[104 + j % 4] >> (j / 4 * 2) & 3;
     (high << 4 | low) as i8 - 32
+}
+
+/// The packed form.
+pub struct Q3K;
+
+impl Packed for Q3K {
+    const BLOCK: usize = BLOCK;
+    const BYTES: usize = BYTES;
+    const SLOTS: usize = 3;
+    const SCALES: usize = 288;
+    const SHIFT: Option<u32> = Some(2);
+    const HALVES: bool = true;
+
+    fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
+        put_u16(scales, row, &block[108..]);
+        for (step, slots) in quants.chunks_exact_mut(3).enumerate() {
+            for half in 0..2 {
+                scales[32 + 32 * step + 16 * half + row] = scale(block, 2 * step + half) as u8;
+            }
+            let run = 32 + step / 4 * 32;
+            put_pairs(&mut slots[..2], row, &block[run..run + 32], step % 4 * 2);
+            put(&mut slots[2], row, bits(plane(&block[..32], step)));
+        }
+    }
+    #[inline(always)]
+    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
+        std::array::from_fn(|g| S::or(pair::<S>(slots, g, 0), bit::<S>(&slots[2], g, 2)))
+    }
+    #[inline(always)]
+    fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
+        let half = |i: usize| S::load_i8(sixteen(scales, 32 + 32 * step + 16 * i));
+        Scales { halves: [half(0), half(1)], ..Scales::whole(halves::<S>(scales), S::splat(0.0)) }
+    }
 }

@@ -10,13 +10,15 @@
 //! w[i] = d * q[i] + m
 //! ```
 
-use super::{Format, f16_at, pairs};
+use super::panel::{Packed, Scales, bits, five_bits, halves, put, put_u16, word};
+use super::{Format, f16_at, pairs, panel};
+use crate::isa::Simd;
 
 const BLOCK: usize = 32;
 const BYTES: usize = 24;
 
 /// The row of [`super::FORMATS`].
-pub static FORMAT: Format = Format { name: "Q5_1", ggml_id: 7, block: BLOCK, bytes: BYTES, dequant };
+pub static FORMAT: Format = panel::format::<Q5_1>("Q5_1", 7, dequant);
 
 /// Widens whole blocks to f32.
 pub fn dequant(blocks: &[u8], out: &mut [f32]) {
@@ -27,5 +29,35 @@ pub fn dequant(blocks: &[u8], out: &mut [f32]) {
             let high = block[4 + i / 8] >> (i % 8) & 1;
             *w = d * f32::from(high << 4 | low) + m;
         }
+    }
+}
+
+/// The packed form.
+pub struct Q5_1;
+
+impl Packed for Q5_1 {
+    const BLOCK: usize = BLOCK;
+    const BYTES: usize = BYTES;
+    const SLOTS: usize = 5;
+    const SCALES: usize = 64;
+    const SHIFT: Option<u32> = None;
+    const MIN: bool = true;
+
+    fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
+        put_u16(scales, row, block);
+        put_u16(&mut scales[32..], row, &block[2..]);
+        let (low, high) = quants.split_at_mut(4);
+        for (j, slot) in low.iter_mut().enumerate() {
+            put(slot, row, word(block, 8 + 4 * j));
+        }
+        put(&mut high[0], row, bits(word(block, 4)));
+    }
+    #[inline(always)]
+    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
+        five_bits::<S>(slots)
+    }
+    #[inline(always)]
+    fn scales<S: Simd>(scales: &[u8], _: usize) -> Scales<S> {
+        Scales::whole(halves::<S>(scales), halves::<S>(&scales[32..]))
     }
 }

@@ -11,13 +11,18 @@
 //! w[i] = (d * s[i/32]) * q[i] - dmin * m[i/32]
 //! ```
 
-use super::{Format, f16_at, pairs, q4_k::scale_min};
+use super::panel::{Packed, Scales, bits, five_bits, plane, put, put_nibbles};
+use super::{
+    Format, f16_at, pairs, panel,
+    q4_k::{pack_scales, scale_min, step_scales},
+};
+use crate::isa::Simd;
 
 const BLOCK: usize = 256;
 const BYTES: usize = 176;
 
 /// The row of [`super::FORMATS`].
-pub static FORMAT: Format = Format { name: "Q5_K", ggml_id: 13, block: BLOCK, bytes: BYTES, dequant };
+pub static FORMAT: Format = panel::format::<Q5K>("Q5_K", 13, dequant);
 
 /// Widens whole blocks to f32.
 pub fn dequant(blocks: &[u8], out: &mut [f32]) {
@@ -30,5 +35,34 @@ pub fn dequant(blocks: &[u8], out: &mut [f32]) {
             let high = block[16 + l] >> (i / 32) & 1;
             *w = d * f32::from(scale) * f32::from(high << 4 | low) - dmin * f32::from(min);
         }
+    }
+}
+
+/// The packed form.
+pub struct Q5K;
+
+impl Packed for Q5K {
+    const BLOCK: usize = BLOCK;
+    const BYTES: usize = BYTES;
+    const SLOTS: usize = 5;
+    const SCALES: usize = 320;
+    const SHIFT: Option<u32> = None;
+    const MIN: bool = true;
+
+    fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
+        pack_scales(block, row, scales);
+        for (step, slots) in quants.chunks_exact_mut(5).enumerate() {
+            let (run, shift) = (48 + step / 2 * 32, step % 2 * 4);
+            put_nibbles(slots, row, &block[run..run + 32], shift);
+            put(&mut slots[4], row, bits(plane(&block[16..48], step)));
+        }
+    }
+    #[inline(always)]
+    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
+        five_bits::<S>(slots)
+    }
+    #[inline(always)]
+    fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
+        step_scales::<S>(scales, step)
     }
 }

@@ -11,13 +11,15 @@
 //! w[i] = (d * s[i/16]) * (q[i] - 32)
 //! ```
 
-use super::{Format, f16_at, pairs};
+use super::panel::{Packed, Scales, halves, nibbles, pair, put_nibbles, put_pairs, put_u16, sixteen};
+use super::{Format, f16_at, pairs, panel};
+use crate::isa::Simd;
 
 const BLOCK: usize = 256;
 const BYTES: usize = 210;
 
 /// The row of [`super::FORMATS`].
-pub static FORMAT: Format = Format { name: "Q6_K", ggml_id: 14, block: BLOCK, bytes: BYTES, dequant };
+pub static FORMAT: Format = panel::format::<Q6K>("Q6_K", 14, dequant);
 
 /// Widens whole blocks to f32.
 pub fn dequant(blocks: &[u8], out: &mut [f32]) {
@@ -30,5 +32,41 @@ pub fn dequant(blocks: &[u8], out: &mut [f32]) {
             let q = (high << 4 | low) as i8 - 32;
             *w = d * f32::from(block[192 + i / 16] as i8) * f32::from(q);
         }
+    }
+}
+
+/// The packed form.
+pub struct Q6K;
+
+impl Packed for Q6K {
+    const BLOCK: usize = BLOCK;
+    const BYTES: usize = BYTES;
+    const SLOTS: usize = 6;
+    const SCALES: usize = 288;
+    const SHIFT: Option<u32> = Some(5);
+    const HALVES: bool = true;
+
+    fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
+        put_u16(scales, row, &block[208..]);
+        for (step, slots) in quants.chunks_exact_mut(6).enumerate() {
+            for half in 0..2 {
+                scales[32 + 32 * step + 16 * half + row] = block[192 + 2 * step + half];
+            }
+            let (low, high) = slots.split_at_mut(4);
+            let run = step / 4 * 64 + step % 2 * 32;
+            put_nibbles(low, row, &block[run..run + 32], step / 2 % 2 * 4);
+            let run = 128 + step / 4 * 32;
+            put_pairs(high, row, &block[run..run + 32], step % 4 * 2);
+        }
+    }
+    #[inline(always)]
+    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
+        let low = nibbles::<S>(slots);
+        std::array::from_fn(|g| S::or(low[g], pair::<S>(&slots[4..], g, 4)))
+    }
+    #[inline(always)]
+    fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
+        let half = |i: usize| S::load_i8(sixteen(scales, 32 + 32 * step + 16 * i));
+        Scales { halves: [half(0), half(1)], ..Scales::whole(halves::<S>(scales), S::splat(0.0)) }
     }
 }
