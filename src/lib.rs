@@ -2,14 +2,14 @@
 
 #![deny(unsafe_code)]
 
-pub mod tree;
-pub mod isa;
-pub mod gguf;
-pub mod quant;
 pub mod backend;
+pub mod cmd;
+pub mod engine;
+pub mod gguf;
+pub mod isa;
 pub mod model;
-pub mod text;
+pub mod quant;
 pub mod sample;
 pub mod spec;
-pub mod engine;
-pub mod cmd;
+pub mod text;
+pub mod tree;
