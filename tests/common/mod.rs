@@ -1,0 +1,4 @@
+//! What several test binaries share.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub mod gguf_writer;
