@@ -110,7 +110,6 @@ impl<T: Stored> Attend<'_, T> {
             }
         }
 
-
         let mut inverse = [S::splat(0.0); N];
         for n in 0..N {
             let total = softmax::<S>(&mut scores[n * room..][..visible.len()], softcap);

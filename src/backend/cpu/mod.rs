@@ -1,1 +1,455 @@
-//! stub
+//! The CPU backend: packed int8 dot products, a spinning team of threads, everything written over [`crate::isa::Simd`].
+//!
+//! Work is split by output columns (products), by row and head (attention), by row (the rest); every unit is computed
+//! whole by one thread, so nothing depends on how many there are. Rows of at most [`TILE`] are taken through a product
+//! at a time, for their quantised activations to stay in the second-level cache.
+
+#![allow(unsafe_code)] // disjoint parts of one result, written by several threads
+
+mod attend;
+mod kv;
+mod math;
+mod rows;
+pub mod team;
+mod weight;
+
+use super::{Activation, Attention, Backend, KvShape, KvType, Product, Rope, Span};
+use crate::gguf::TensorView;
+use crate::isa::{Isa, Kernel};
+use crate::quant::panel::{Activations, Quantise, STEP};
+use crate::quant::{Dot, Input, Out, ROWS};
+use crate::tree::Token;
+use anyhow::{Context, Result};
+use attend::{Attend, Visible};
+use kv::{Part, Round, Stored};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
+use team::Team;
+
+pub use kv::Kv;
+pub use weight::{Table, Weight};
+
+/// Rows of a batch that share one pass over a weight.
+const TILE: usize = 64;
+/// Floats of activations below which waking the team costs more than it brings.
+const SMALL: usize = 16 * 1024;
+
+/// Activations `[rows, cols]`.
+pub struct Mat {
+    data: Vec<f32>,
+    rows: usize,
+    cols: usize,
+}
+
+impl Mat {
+    fn set_rows(&mut self, rows: usize) {
+        assert!(rows * self.cols <= self.data.len(), "{rows} rows of {} do not fit", self.cols);
+        self.rows = rows;
+    }
+
+    fn row(&self, i: usize) -> &[f32] {
+        &self.values()[i * self.cols..(i + 1) * self.cols]
+    }
+
+    /// `[rows, cols]`, the rows in use.
+    pub fn values(&self) -> &[f32] {
+        &self.data[..self.rows * self.cols]
+    }
+
+    /// For rows written by several threads.
+    fn shared(&mut self) -> SharedRows {
+        SharedRows { base: self.data.as_mut_ptr(), rows: self.rows, cols: self.cols }
+    }
+}
+
+/// Rows of one matrix, each written by one thread.
+#[derive(Clone, Copy)]
+struct SharedRows {
+    base: *mut f32,
+    rows: usize,
+    cols: usize,
+}
+
+// SAFETY: a pointer to floats; see `part`.
+unsafe impl Sync for SharedRows {}
+
+impl SharedRows {
+    /// # Safety
+    /// No one else touches this part of this row, and the matrix lives.
+    unsafe fn part<'a>(self, row: usize, cols: Range<usize>) -> &'a mut [f32] {
+        assert!(row < self.rows && cols.end <= self.cols);
+        // SAFETY: within the matrix, as asserted; the caller's alone, by this function's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.cols + cols.start), cols.len()) }
+    }
+
+    /// # Safety
+    /// No one else touches this row, and the matrix lives.
+    unsafe fn row<'a>(self, row: usize) -> &'a mut [f32] {
+        // SAFETY: the caller's contract.
+        unsafe { self.part(row, 0..self.cols) }
+    }
+}
+
+/// What ops work with beside their operands; one op runs at a time.
+struct Work {
+    team: Team,
+    /// `[T, ceil(D / 32)]`: the last quantised input.
+    activations: Vec<Activations>,
+    /// Per member: attention scores.
+    scores: Vec<Mutex<Vec<f32>>>,
+    angles: Vec<Angles>,
+}
+
+/// Cosines and sines of one batch, kept because every layer asks for the same.
+struct Angles {
+    rope: Rope,
+    positions: Vec<u32>,
+    /// `[T, R/2]` each.
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+/// The backend.
+pub struct Cpu {
+    isa: Isa,
+    exact: bool,
+    arena: Mutex<weight::Arena>,
+    pool: rayon::ThreadPool,
+    work: Mutex<Work>,
+}
+
+impl Cpu {
+    /// A backend of `threads` threads (the caller's included) on instruction set `isa`.
+    pub fn new(isa: Isa, threads: usize) -> Result<Self> {
+        anyhow::ensure!(isa.is_available(), "this CPU has no {}", isa.name());
+        let threads = threads.max(1);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().context("starting threads")?;
+        let work = Work {
+            team: Team::new(threads).context("starting threads")?,
+            activations: Vec::new(),
+            scores: (0..threads).map(|_| Mutex::default()).collect(),
+            angles: Vec::new(),
+        };
+        Ok(Self { isa, exact: false, arena: Mutex::default(), pool, work: Mutex::new(work) })
+    }
+
+    /// Keeps activations in f32: quantised weights are widened when they are loaded. Many times slower and larger; for
+    /// telling what the int8 activations cost.
+    pub fn exact(mut self) -> Self {
+        self.exact = true;
+        self
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Threads, the caller's included.
+    pub fn threads(&self) -> usize {
+        self.work().team.threads()
+    }
+
+    fn work(&self) -> MutexGuard<'_, Work> {
+        // A panic in an op leaves nothing half-done that the next op reads.
+        self.work.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Runs `f` on every row, on several threads when there is enough to do.
+    fn per_row(&self, rows: usize, cols: usize, f: impl Fn(usize) + Sync) {
+        if rows * cols <= SMALL {
+            (0..rows).for_each(f);
+        } else {
+            let grain = rows.div_ceil(4 * self.threads()).max(1);
+            self.work().team.spread(rows, grain, |_, range| range.for_each(&f));
+        }
+    }
+
+    /// Runs a kernel on every row of `x` in place.
+    fn in_place<'a, K: Kernel<Output = ()>>(&self, x: &'a mut Mat, kernel: impl Fn(usize, &'a mut [f32]) -> K + Sync) {
+        let shared = x.shared();
+        // SAFETY: `per_row` calls for each row once.
+        self.per_row(x.rows, x.cols, |row| self.isa.dispatch(kernel(row, unsafe { shared.row(row) })));
+    }
+
+    fn attend_as<T: Stored>(&self, q: &Mat, kv: &Kv, layer: usize, span: Span<'_>, how: Attention, out: &mut Mat) {
+        let shape = *kv.shape();
+        let (width, heads) = (shape.width, shape.heads);
+        let group = q.cols / width / heads;
+        let (stride, head_bytes) = (shape.ty.bytes(heads * width), shape.ty.bytes(width));
+        let used = 0..span.base() + q.rows;
+        let (keys, values) = (kv.rows(layer, Part::Keys, used.clone()), kv.rows(layer, Part::Values, used));
+        out.set_rows(q.rows);
+        let out = out.shared();
+        let Work { team, scores, .. } = &mut *self.work();
+        let scores = &*scores;
+        team.spread(q.rows * heads, 1, |member, units| {
+            let scores = &mut *scores[member].lock().expect("scores are plain floats");
+            let mut rest = Vec::new();
+            for unit in units {
+                // The last rows of a chain see the most: they go first, so that no one waits for them at the end.
+                let (row, head) = (q.rows - 1 - unit / heads, unit % heads);
+                let visible = visible(span, row, how.window, &mut rest);
+                let need = group * visible.len().next_multiple_of(16);
+                if scores.len() < need {
+                    scores.resize(need, 0.0);
+                }
+                let cut = head * group * width..(head + 1) * group * width;
+                self.isa.dispatch(Attend::<T> {
+                    q: &q.row(row)[cut.clone()],
+                    keys: &keys[head * head_bytes..],
+                    values: &values[head * head_bytes..],
+                    stride,
+                    head_bytes,
+                    width,
+                    visible,
+                    scale: how.scale,
+                    softcap: how.softcap,
+                    scores: &mut scores[..need],
+                    // SAFETY: each unit has a row and head of its own.
+                    out: unsafe { out.part(row, cut) },
+                    stored: PhantomData,
+                });
+            }
+        });
+    }
+}
+
+/// What row `row` sees, in order. `rest` is room for the slots of ancestors.
+fn visible<'a>(span: Span<'_>, row: usize, window: Option<usize>, rest: &'a mut Vec<usize>) -> Visible<'a> {
+    let position = span.position(row);
+    let lowest = window.map_or(0, |window| (position + 1).saturating_sub(window));
+    rest.clear();
+    match span {
+        Span::Chain { .. } => Visible { first: lowest, end: position + 1, rest },
+        Span::Tree { base, ancestors } => {
+            let nodes = (0..64).filter(|&node| ancestors[row] >> node & 1 == 1);
+            rest.extend(nodes.skip(lowest.saturating_sub(base)).map(|node| base + node));
+            Visible { first: lowest.min(base), end: base, rest }
+        }
+    }
+}
+
+impl Backend for Cpu {
+    type Mat = Mat;
+    type Weight = Weight;
+    type Table = Table;
+    type Vector = Vec<f32>;
+    type Kv = Kv;
+
+    fn weight(&self, tensor: &TensorView<'_>) -> Result<Weight> {
+        let mut arena = self.arena.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Weight::pack(tensor, self.exact, &mut arena, &self.pool)
+    }
+
+    fn table(&self, tensor: &TensorView<'_>) -> Result<Table> {
+        Table::open(tensor)
+    }
+
+    fn vector(&self, tensor: &TensorView<'_>) -> Result<Vec<f32>> {
+        weight::vector(tensor)
+    }
+
+    fn mat(&self, max_rows: usize, cols: usize) -> Result<Mat> {
+        let len = max_rows.checked_mul(cols).context("the size of an activation overflows")?;
+        Ok(Mat { data: vec![0.0; len], rows: 0, cols })
+    }
+
+    fn kv(&self, shape: KvShape) -> Result<Kv> {
+        Kv::new(shape)
+    }
+
+    fn read(&self, m: &Mat) -> Result<Vec<f32>> {
+        Ok(m.values().to_vec())
+    }
+
+    fn read_kv(&self, kv: &Kv, slots: Range<usize>) -> Result<Vec<u8>> {
+        let parts = |layer| [Part::Keys, Part::Values].map(|part| kv.rows(layer, part, slots.clone()));
+        Ok((0..kv.shape().layers).flat_map(parts).flatten().copied().collect())
+    }
+
+    fn embed(&self, table: &Table, tokens: &[Token], scale: f32, out: &mut Mat) {
+        assert_eq!(table.cols(), out.cols);
+        out.set_rows(tokens.len());
+        for (&token, row) in tokens.iter().zip(out.data.chunks_exact_mut(out.cols)) {
+            table.row(token as usize, row);
+            if scale != 1.0 {
+                row.iter_mut().for_each(|x| *x *= scale);
+            }
+        }
+    }
+
+    fn linear(&self, x: &Mat, products: &mut [Product<'_, Self>]) {
+        let (rows, cols) = (x.rows, x.cols);
+        let blocks = cols.div_ceil(STEP);
+        let Work { team, activations, .. } = &mut *self.work();
+        if products.iter().any(|p| p.weight.format.int8) {
+            if activations.len() < rows * blocks {
+                activations.resize(rows * blocks, Activations::default());
+            }
+            let quantised = activations.chunks_exact_mut(blocks).zip(x.values().chunks_exact(cols));
+            if rows * cols <= SMALL {
+                quantised.for_each(|(out, x)| self.isa.dispatch(Quantise { x, out }));
+            } else {
+                let jobs: Vec<_> = quantised.map(|(out, x)| Mutex::new(Quantise { x, out })).collect();
+                team.spread(rows, rows.div_ceil(4 * team.threads()), |_, range| {
+                    for job in &jobs[range] {
+                        let Quantise { x, out } = &mut *job.lock().expect("taken once");
+                        self.isa.dispatch(Quantise { x, out });
+                    }
+                });
+            }
+        }
+        // Every product's panels in one row of units, so that threads are woken once.
+        let mut ends = Vec::with_capacity(products.len());
+        let mut panels = 0;
+        for p in products.iter_mut() {
+            assert_eq!(p.weight.cols, cols);
+            assert_eq!(p.weight.rows, p.out.cols);
+            p.out.set_rows(rows);
+            panels += p.weight.panel_count();
+            ends.push(panels);
+        }
+        let outs: Vec<SharedRows> = products.iter_mut().map(|p| p.out.shared()).collect();
+        let products = &*products;
+        let activations = &*activations;
+        let grain = (panels / (8 * team.threads())).clamp(1, 64);
+        for first in (0..rows).step_by(TILE) {
+            let tile = first..rows.min(first + TILE);
+            team.spread(panels, grain, |_, units| {
+                let mut start = 0;
+                for ((p, out), &end) in products.iter().zip(&outs).zip(&ends) {
+                    let mine = units.start.max(start)..units.end.min(end);
+                    if !mine.is_empty() {
+                        let mine = mine.start - start..mine.end - start;
+                        let input = if p.weight.format.int8 {
+                            Input::Int8(&activations[tile.start * blocks..tile.end * blocks])
+                        } else {
+                            Input::F32(&x.values()[tile.start * cols..tile.end * cols])
+                        };
+                        // SAFETY: the rows of this tile, columns of these panels: units are given out once.
+                        let out = unsafe {
+                            let base = out.base.add(tile.start * out.cols);
+                            Out::new(base, tile.len(), out.cols, mine.start * ROWS, p.bias.map(|b| &b[..]))
+                        };
+                        (p.weight.format.dot)(self.isa, Dot { panels: p.weight.panels(mine), cols, input, out });
+                    }
+                    start = end;
+                }
+            });
+        }
+    }
+
+    fn rms_norm(&self, x: &Mat, weight: &Vec<f32>, eps: f32, out: &mut Mat) {
+        assert_eq!(x.cols, out.cols);
+        out.set_rows(x.rows);
+        out.data[..x.rows * x.cols].copy_from_slice(x.values());
+        self.rms_norm_in_place(out, weight, eps);
+    }
+
+    fn rms_norm_in_place(&self, x: &mut Mat, weight: &Vec<f32>, eps: f32) {
+        assert!(x.cols.is_multiple_of(weight.len()));
+        let shared = x.shared();
+        self.per_row(x.rows, x.cols, |row| {
+            // SAFETY: `per_row` calls for each row once.
+            for x in unsafe { shared.row(row) }.chunks_exact_mut(weight.len()) {
+                self.isa.dispatch(rows::RmsNorm { x, weight, eps });
+            }
+        });
+    }
+
+    fn rope(&self, x: &mut Mat, width: usize, rope: &Rope, positions: &[u32]) {
+        let half = rope.frequencies.len();
+        assert!(positions.len() == x.rows && x.cols.is_multiple_of(width) && 2 * half <= width);
+        let angles = self.angles(rope, positions);
+        self.in_place(x, |row, x| {
+            let angle = row * half..(row + 1) * half;
+            let (cos, sin) = (&angles.cos[angle.clone()], &angles.sin[angle]);
+            rows::Rotate { x, width, cos, sin, pairing: rope.pairing }
+        });
+        self.work().angles.push(angles);
+    }
+
+    fn store(&self, kv: &mut Kv, layer: usize, slot: usize, k: &Mat, v: &Mat) {
+        let ty = kv.shape().ty;
+        assert!(slot + k.rows <= kv.shape().slots && k.rows == v.rows);
+        for (part, m) in [(Part::Keys, k), (Part::Values, v)] {
+            for row in 0..m.rows {
+                let out = kv.row_mut(layer, part, slot + row);
+                self.isa.dispatch(Round { ty, x: m.row(row), out });
+            }
+        }
+    }
+
+    fn attend(&self, q: &Mat, kv: &Kv, layer: usize, span: Span<'_>, how: Attention, out: &mut Mat) {
+        match kv.shape().ty {
+            KvType::F32 => self.attend_as::<kv::F32>(q, kv, layer, span, how, out),
+            KvType::F16 => self.attend_as::<kv::F16>(q, kv, layer, span, how, out),
+            KvType::Q8_0 => self.attend_as::<kv::Q8>(q, kv, layer, span, how, out),
+        }
+    }
+
+    fn glu(&self, gate: &mut Mat, up: &Mat, activation: Activation) {
+        assert_eq!((gate.rows, gate.cols), (up.rows, up.cols));
+        self.in_place(gate, |row, gate| rows::Glu { gate, up: up.row(row), activation });
+    }
+
+    fn split(&self, x: &Mat, parts: &mut [&mut Mat]) {
+        assert_eq!(parts.iter().map(|p| p.cols).sum::<usize>(), x.cols);
+        let mut start = 0;
+        for part in parts {
+            part.set_rows(x.rows);
+            for (row, out) in part.data.chunks_exact_mut(part.cols).take(x.rows).enumerate() {
+                out.copy_from_slice(&x.row(row)[start..start + out.len()]);
+            }
+            start += part.cols;
+        }
+    }
+
+    fn add(&self, x: &mut Mat, y: &Mat) {
+        assert_eq!((x.rows, x.cols), (y.rows, y.cols));
+        self.in_place(x, |row, x| rows::Add { x, y: y.row(row) });
+    }
+
+    fn gather(&self, x: &Mat, rows: &[usize], out: &mut Mat) {
+        assert_eq!(x.cols, out.cols);
+        out.set_rows(rows.len());
+        for (&row, out) in rows.iter().zip(out.data.chunks_exact_mut(x.cols)) {
+            out.copy_from_slice(x.row(row));
+        }
+    }
+
+    fn softcap(&self, x: &mut Mat, cap: f32) {
+        self.in_place(x, |_, x| rows::Softcap { x, cap });
+    }
+
+    fn move_kv(&self, kv: &mut Kv, from: &[usize], to: usize) {
+        for (to, &from) in (to..).zip(from).filter(|&(to, &from)| from != to) {
+            kv.move_slot(from, to);
+        }
+    }
+}
+
+impl Cpu {
+    /// The angles of a batch, out of the cache or made. The caller puts them back.
+    fn angles(&self, rope: &Rope, positions: &[u32]) -> Angles {
+        /// A model has two kinds of layers at most, and so two sets of angles a batch.
+        const KEPT: usize = 2;
+        let cached = &mut self.work().angles;
+        if let Some(i) = cached.iter().position(|a| a.positions == positions && a.rope == *rope) {
+            return cached.remove(i);
+        }
+        if cached.len() == KEPT {
+            cached.remove(0);
+        }
+        let pairs = || positions.iter().flat_map(|&p| rope.frequencies.iter().map(move |f| f64::from(p) * f));
+        let magnitude = rope.magnitude;
+        Angles {
+            rope: rope.clone(),
+            positions: positions.to_vec(),
+            cos: pairs().map(|angle| angle.cos() as f32 * magnitude).collect(),
+            sin: pairs().map(|angle| angle.sin() as f32 * magnitude).collect(),
+        }
+    }
+}
