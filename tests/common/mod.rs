@@ -2,3 +2,4 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod gguf_writer;
+pub mod blocks;
