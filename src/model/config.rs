@@ -245,7 +245,11 @@ impl Keys<'_> {
             factor = self.float("rope.scale_linear")?.filter(|&f| f != 0.0);
         }
         let factor = factor.unwrap_or(1.0);
-        ensure!(factor > 0.0 && factor.is_finite(), "{} is {factor}, must be above zero", self.name("rope.scaling.factor"));
+        ensure!(
+            factor > 0.0 && factor.is_finite(),
+            "{} is {factor}, must be above zero",
+            self.name("rope.scaling.factor")
+        );
         let key = self.name("rope.scaling.type");
         let scaling = match self.meta.str(&key)? {
             Some("none") => Scaling::Linear { factor: 1.0 },

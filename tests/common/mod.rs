@@ -2,3 +2,5 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod gguf_writer;
+pub mod naive;
+pub mod zoo;

@@ -22,6 +22,28 @@ pub const ARCHITECTURES: &[&str] = &[
     "phi3",
 ];
 
+/// tiny-llama in every weight format; llama.cpp quantises the input of a product in integer blocks of so many, if at all.
+pub const FORMATS: &[(&str, Option<usize>)] = &[
+    ("llama.F16", None),
+    ("llama.BF16", None),
+    ("llama.Q4_0", Some(32)),
+    ("llama.Q4_1", Some(32)),
+    ("llama.Q5_0", Some(32)),
+    ("llama.Q5_1", Some(32)),
+    ("llama.Q8_0", Some(32)),
+    ("llama.IQ4_NL", Some(32)),
+    ("llama.MXFP4_MOE", Some(32)),
+    ("llama.Q2_K", Some(256)),
+    ("llama.Q3_K_S", Some(256)),
+    ("llama.Q4_K_S", Some(256)),
+    ("llama.Q5_K_S", Some(256)),
+    ("llama.Q6_K", Some(256)),
+    ("llama.IQ4_XS", Some(256)),
+];
+
+/// tiny-llama in formats that are not supported.
+pub const UNSUPPORTED: &[(&str, &str)] = &[("llama.TQ1_0", "TQ1_0"), ("llama.TQ2_0", "TQ2_0")];
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/zoo")
 }
