@@ -1,5 +1,6 @@
 //! What several test binaries share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-pub mod gguf_writer;
 pub mod blocks;
+pub mod gguf_writer;
+pub mod naive;

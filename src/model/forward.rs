@@ -1,0 +1,104 @@
+//! The forward pass, the same for every architecture.
+
+use super::state::HEAD_ROWS;
+use super::{Model, State};
+use crate::backend::{Backend, Product, Span};
+use crate::tree::{DraftTree, Token};
+use anyhow::Result;
+use std::ops::Range;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// Tokens that follow the context and become part of it.
+    Chain(&'a [Token]),
+    /// Tokens that may follow it: their keys and values stay apart until [`State::commit`].
+    Tree(&'a DraftTree),
+}
+
+/// Which rows to compute logits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// None: only the cache and [`State::hidden`] are wanted.
+    None,
+    /// The last.
+    Last,
+    /// All.
+    All,
+}
+
+impl<B: Backend> Model<B> {
+    /// Runs `input` on top of the context of `state` and returns logits `[n, V]` of the wanted rows.
+    pub fn forward(&self, state: &mut State<B>, input: Input<'_>, rows: Rows) -> Result<Vec<f32>> {
+        let (tokens, ancestors) = match input {
+            Input::Chain(tokens) => (tokens.to_vec(), None),
+            Input::Tree(tree) => (tree.tokens(), Some(tree.ancestors())),
+        };
+        state.admit(&self.config, input, &tokens)?;
+        let base = state.len();
+        let span = match &ancestors {
+            None => Span::Chain { base },
+            Some(ancestors) => Span::Tree { base, ancestors },
+        };
+        self.layers(state, &tokens, span);
+        state.wrote(input);
+        match rows {
+            Rows::None => Ok(vec![]),
+            Rows::Last => self.head(state, tokens.len() - 1..tokens.len()),
+            Rows::All => self.head(state, 0..tokens.len()),
+        }
+    }
+
+    /// From tokens to hidden rows: per layer attention, then the gated feed-forward, each added to the stream `x`.
+    fn layers(&self, state: &mut State<B>, tokens: &[Token], span: Span<'_>) {
+        let (b, c, base) = (&*self.backend, &self.config, span.base());
+        let positions: Vec<u32> = (0..tokens.len()).map(|i| span.position(i) as u32).collect();
+        let State { kv, rope, local_rope, acts: a, .. } = state;
+
+        b.embed(&self.embedding, tokens, c.embedding_scale, &mut a.x);
+        for (i, layer) in self.layers.iter().enumerate() {
+            b.rms_norm(&a.x, &layer.attn_norm, c.eps, &mut a.h);
+            layer.qkv.run_all(b, &a.h, a.fused_qkv.as_mut(), [&mut a.q, &mut a.k, &mut a.v]);
+            norm_if(b, &mut a.q, &layer.q_norm, c.eps);
+            norm_if(b, &mut a.k, &layer.k_norm, c.eps);
+            let rope = if layer.local { &*local_rope } else { &*rope };
+            b.rope(&mut a.q, c.head_width, rope, &positions);
+            b.rope(&mut a.k, c.head_width, rope, &positions);
+            b.store(kv, i, base, &a.k, &a.v);
+            b.attend(&a.q, kv, i, span, layer.attention, &mut a.mixed);
+            layer.output.run(b, &a.mixed, &mut a.h);
+            norm_if(b, &mut a.h, &layer.post_attn_norm, c.eps);
+            b.add(&mut a.x, &a.h);
+
+            b.rms_norm(&a.x, &layer.ffn_norm, c.eps, &mut a.h);
+            layer.gate_up.run_all(b, &a.h, a.fused_gate_up.as_mut(), [&mut a.gate, &mut a.up]);
+            b.glu(&mut a.gate, &a.up, c.arch.activation);
+            layer.down.run(b, &a.gate, &mut a.h);
+            norm_if(b, &mut a.h, &layer.post_ffn_norm, c.eps);
+            b.add(&mut a.x, &a.h);
+        }
+        b.rms_norm(&a.x, &self.output_norm, c.eps, &mut a.hidden);
+    }
+
+    /// Logits of hidden rows, a few rows at a time.
+    fn head(&self, state: &mut State<B>, wanted: Range<usize>) -> Result<Vec<f32>> {
+        let (b, c, a) = (&*self.backend, &self.config, &mut state.acts);
+        let wanted: Vec<usize> = wanted.collect();
+        let mut all = Vec::with_capacity(wanted.len() * c.vocab);
+        for rows in wanted.chunks(HEAD_ROWS) {
+            b.gather(&a.hidden, rows, &mut a.picked);
+            b.linear(&a.picked, &mut [Product { weight: &self.head, bias: None, out: &mut a.logits }]);
+            if let Some(cap) = c.final_softcap {
+                b.softcap(&mut a.logits, cap);
+            }
+            all.append(&mut b.read(&a.logits)?);
+        }
+        Ok(all)
+    }
+}
+
+fn norm_if<B: Backend>(backend: &B, x: &mut B::Mat, weight: &Option<B::Vector>, eps: f32) {
+    if let Some(weight) = weight {
+        backend.rms_norm_in_place(x, weight, eps);
+    }
+}
