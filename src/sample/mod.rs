@@ -1,1 +1,172 @@
-//! stub
+//! From a row of logits to a token.
+//!
+//! The stages, in this order, each a function and a field of [`SampleParams`]:
+//!
+//! ```text
+//! logit bias -> repeat, frequency, presence penalty -> DRY          change single logits
+//!   -> top-n-sigma -> top-k -> typical -> top-p -> min-p -> XTC     take tokens away
+//!   -> temperature -> keyed draw                                    choose
+//! ```
+//!
+//! Temperature comes last, so it does not change what top-p keeps. At temperature 0 the answer is the arg-max of the
+//! edited logits, lowest id first; typical and XTC, which could take the arg-max away, are not asked.
+//!
+//! The draw is Gumbel-max: of all tokens kept the one with the largest `logit / temperature + noise`. The noise of a
+//! token is a pure function of (seed, ordinal, token), so a pick depends on its arguments and never on the picks
+//! before it. That is what makes speculation lossless here: whoever asks for the token at a place gets the same one.
+//!
+//! -inf is a mask; NaN and +inf are errors, and so is a row where everything is masked.
+
+#![forbid(unsafe_code)]
+
+mod cut;
+mod dry;
+mod noise;
+mod params;
+mod penalty;
+mod survey;
+
+pub use noise::{Noise, Purpose, derive_seed, gumbel, random_seed};
+pub use params::{LogitBias, SampleParams, parse_bias};
+
+use crate::tree::Token;
+use anyhow::{Result, ensure};
+use cut::Candidate;
+
+/// The tokens before the one to pick.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct History<'a> {
+    /// The context, prompt and anchor included.
+    pub committed: &'a [Token],
+    /// What the token tree adds to it, down to the node whose logits these are.
+    pub path: &'a [Token],
+}
+
+impl History<'_> {
+    fn is_empty(&self) -> bool {
+        self.committed.is_empty() && self.path.is_empty()
+    }
+
+    /// The `n` latest tokens, or all for -1; latest first.
+    fn latest(&self, n: i32, window: &mut Vec<Token>) {
+        window.clear();
+        let all = self.path.iter().rev().chain(self.committed.iter().rev());
+        window.extend(all.take(usize::try_from(n).unwrap_or(usize::MAX)));
+    }
+}
+
+/// Picks tokens. The only state is scratch memory.
+pub struct Sampler {
+    params: SampleParams,
+    noise: Noise,
+    vocab_size: usize,
+    edits: penalty::Edits,
+    survey: survey::Survey,
+    kept: Vec<Candidate>,
+    keyed: Vec<(f64, Candidate)>,
+}
+
+impl Sampler {
+    /// A sampler for rows of `vocab_size` logits. `seed` is the resolved one, whatever `params` say; `piece` gives a
+    /// token's bytes and is asked only if DRY is on, for its sequence breakers.
+    pub fn new(
+        params: SampleParams,
+        seed: u64,
+        vocab_size: usize,
+        piece: impl FnMut(Token) -> Vec<u8>,
+    ) -> Result<Self> {
+        params.validate(vocab_size)?;
+        Ok(Self {
+            edits: penalty::Edits::new(&params, vocab_size, piece),
+            noise: Noise::new(seed),
+            survey: survey::Survey::default(),
+            kept: Vec::new(),
+            keyed: Vec::new(),
+            params,
+            vocab_size,
+        })
+    }
+
+    /// The options in force.
+    pub fn params(&self) -> &SampleParams {
+        &self.params
+    }
+
+    /// The token that follows `history`, given its `logits`, as number `ordinal` of all tokens generated in the session.
+    pub fn pick(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<Token> {
+        self.keep(logits, history, ordinal)?;
+        Ok(match *self.kept {
+            [only] => only.token,
+            _ => draw(&self.kept, self.params.temp, self.noise.at(ordinal, Purpose::Draw)),
+        })
+    }
+
+    /// The distribution that [`Sampler::pick`] draws from: tokens of non-zero probability, ascending by id. `ordinal`
+    /// decides on XTC only.
+    pub fn distribution(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<Vec<(Token, f64)>> {
+        self.keep(logits, history, ordinal)?;
+        self.kept.sort_unstable_by_key(|c| c.token);
+        let max = cut::best(&self.kept);
+        let weight = |c: &Candidate| match c {
+            c if *c == max => 1.0, // even at temperature 0
+            c => heat(*c, max, self.params.temp).exp(),
+        };
+        let total: f64 = self.kept.iter().map(weight).sum();
+        let shares = self.kept.iter().map(|c| (c.token, weight(c) / total));
+        Ok(shares.filter(|&(_, share)| share > 0.0).collect())
+    }
+
+    /// Runs all stages up to temperature and leaves the survivors in `kept`, at least one.
+    fn keep(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<()> {
+        let (params, size) = (&self.params, self.vocab_size);
+        ensure!(logits.len() == size, "logits: found {} values, the vocabulary has {size} tokens", logits.len());
+        self.survey.take(logits)?;
+        let logits = match self.edits.apply(params, logits, history) {
+            Some(edited) => {
+                self.survey.take(edited)?;
+                edited
+            }
+            None => logits,
+        };
+        let max = self.survey.max();
+        ensure!(max > f32::NEG_INFINITY, "logits: every token is masked, none can be picked");
+        let kept = &mut self.kept;
+        if params.temp == 0.0 {
+            kept.clear();
+            kept.extend(self.survey.arg_max(logits));
+            return Ok(());
+        }
+        let floor = cut::top_n_sigma(logits, max, params.top_n_sigma);
+        let k = if params.top_k == 0 { size } else { params.top_k as usize };
+        self.survey.top_k(logits, floor, k, kept);
+        cut::typical(kept, params.typical, &mut self.keyed);
+        cut::top_p(kept, params.top_p);
+        cut::min_p(kept, params.min_p);
+        cut::xtc(kept, params.xtc_probability, params.xtc_threshold, || self.noise.coin(ordinal, Purpose::Xtc));
+        Ok(())
+    }
+}
+
+/// Temperature: a candidate's distance to the largest logit, in units of it. The difference is taken first, so that no
+/// temperature is too small.
+fn heat(c: Candidate, max: Candidate, temp: f32) -> f64 {
+    (f64::from(c.logit) - f64::from(max.logit)) / f64::from(temp)
+}
+
+/// Gumbel-max. The bound spares most tokens of a large set the logarithms and changes no outcome.
+fn draw(kept: &[Candidate], temp: f32, mut noise: noise::Position) -> Token {
+    let max = cut::best(kept);
+    let mut winner = (noise::gumbel(noise.bits(max.token)), max.token);
+    for &c in kept {
+        let distance = heat(c, max, temp);
+        let bits = noise.bits(c.token);
+        if distance + noise::gumbel_bound(bits) < winner.0 {
+            continue;
+        }
+        let score = distance + noise::gumbel(bits);
+        if score > winner.0 || (score == winner.0 && c.token < winner.1) {
+            winner = (score, c.token);
+        }
+    }
+    winner.1
+}
