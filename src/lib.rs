@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod backend;
+pub mod cli;
 pub mod cmd;
 pub mod engine;
 pub mod gguf;

@@ -50,12 +50,7 @@ impl Case {
         self.product_with(cpu, &weight, rows)
     }
 
-    fn product_with(
-        &self,
-        cpu: &Cpu,
-        weight: &<Cpu as Backend>::Weight,
-        rows: std::ops::Range<usize>,
-    ) -> Vec<f32> {
+    fn product_with(&self, cpu: &Cpu, weight: &<Cpu as Backend>::Weight, rows: std::ops::Range<usize>) -> Vec<f32> {
         let x = matrix(cpu, &self.x[rows.start * self.cols..rows.end * self.cols], self.cols);
         let mut out = cpu.mat(rows.len(), self.outputs).unwrap();
         cpu.linear(&x, &mut [Product { weight, bias: Some(&self.bias), out: &mut out }]);
@@ -76,7 +71,11 @@ impl Case {
                     // Subnormals count as zero.
                     let inverse = 127.0 / top as f32;
                     for x in block {
-                        *x = if inverse.is_finite() { (*x as f32 * inverse).round_ties_even() as f64 * scale } else { 0.0 };
+                        *x = if inverse.is_finite() {
+                            (*x as f32 * inverse).round_ties_even() as f64 * scale
+                        } else {
+                            0.0
+                        };
                     }
                 }
             }
@@ -147,7 +146,8 @@ fn rows_do_not_know_their_batch() {
                     for cpu in threads {
                         // The last rows, so that a row's place in the batch changes with the width.
                         let batch = case.product_with(cpu, &weight, 64 - n..64);
-                        let same = batch.iter().zip(&alone[(64 - n) * outputs..]).all(|(a, b)| a.to_bits() == b.to_bits());
+                        let same =
+                            batch.iter().zip(&alone[(64 - n) * outputs..]).all(|(a, b)| a.to_bits() == b.to_bits());
                         assert!(same, "{} {cols}x{outputs} {}: {n} rows", format.name, isa.name());
                     }
                 }

@@ -1,0 +1,292 @@
+//! What can be typed. Flags are named as llama.cpp names them where it has one.
+
+#![forbid(unsafe_code)]
+
+use crate::backend::KvType;
+use crate::isa::Isa;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Quantised GGUF language models on the command line, with lossless speculative decoding.
+#[derive(Parser, Debug)]
+#[command(name = "foretoken", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Answer one prompt on stdout
+    Run(RunArgs),
+    /// Answer JSON lines from stdin with JSON lines on stdout
+    Batch(BatchArgs),
+    /// Print the token ids of a text
+    Tokenize(TokenizeArgs),
+    /// Measure the perplexity of a text, windowed as llama.cpp does
+    Perplexity(PerplexityArgs),
+    /// Measure speed: prefill, decode and the cost of batch widths
+    Bench(BenchArgs),
+    /// Explain a model file: metadata, tensors, kernels, memory needed
+    Inspect(InspectArgs),
+}
+
+/// The model and how to run it.
+#[derive(Args, Debug, Clone)]
+pub struct ModelArgs {
+    /// Model file (GGUF; of a split one, any shard)
+    #[arg(short, long, value_name = "FILE")]
+    pub model: PathBuf,
+    /// Context length in tokens; 0 is the model's own [default: the model's own, at most 4096]
+    #[arg(short, long, value_name = "N")]
+    pub ctx_size: Option<usize>,
+    /// Threads [default: physical cores this process may use]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Instruction set [default: the best this CPU has]
+    #[arg(long, value_name = "NAME")]
+    pub isa: Option<Isa>,
+    /// Type of the KV cache
+    #[arg(long, value_name = "TYPE", default_value = "f16", alias = "cache-type-k")]
+    pub kv_type: KvType,
+    /// Type of activations in matrix products; f32 widens the weights at load: slow, for telling what int8 costs
+    #[arg(long, value_name = "TYPE", default_value = "int8", hide = true)]
+    pub activations: Activations,
+}
+
+/// Types of activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Activations {
+    /// Blocks of 32 int8.
+    Int8,
+    /// As they are.
+    F32,
+}
+
+/// Where a text comes from.
+#[derive(Args, Debug, Clone, Default)]
+pub struct TextArgs {
+    /// The text
+    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "stdin"], allow_hyphen_values = true)]
+    pub prompt: Option<std::ffi::OsString>,
+    /// File that holds the text
+    #[arg(short, long, value_name = "FILE", conflicts_with = "stdin")]
+    pub file: Option<PathBuf>,
+    /// "-" reads the text from stdin to its end
+    #[arg(value_name = "-", value_parser = ["-"])]
+    pub stdin: Option<String>,
+}
+
+/// How tokens are chosen.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Seed; -1 draws one and prints it on stderr
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    pub seed: i64,
+    /// Temperature; 0 takes the most likely token [default: 0.8]
+    #[arg(long, value_name = "X", alias = "temperature", allow_negative_numbers = true)]
+    pub temp: Option<f32>,
+    /// Keep the N most likely tokens; 0 is off [default: 40]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub top_k: Option<i64>,
+    /// Keep the most likely tokens that make up this share; 1 is off [default: 0.95]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub top_p: Option<f32>,
+    /// Keep tokens at least this likely relative to the best; 0 is off [default: 0.05]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub min_p: Option<f32>,
+    /// Locally typical sampling; 1 is off [default: 1]
+    #[arg(long, value_name = "X", alias = "typical-p", allow_negative_numbers = true)]
+    pub typical: Option<f32>,
+    /// Keep tokens within N standard deviations of the best logit; -1 is off [default: -1]
+    #[arg(long, value_name = "X", alias = "top-nsigma", allow_negative_numbers = true)]
+    pub top_n_sigma: Option<f32>,
+    /// Chance of XTC to drop the likeliest tokens; 0 is off [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub xtc_probability: Option<f32>,
+    /// Probability from which XTC counts a token as likely [default: 0.1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub xtc_threshold: Option<f32>,
+    /// Penalise repeated tokens; 1 is off [default: 1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub repeat_penalty: Option<f32>,
+    /// Tokens that penalties look back on; 0 is off, -1 the whole context [default: 64]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub repeat_last_n: Option<i64>,
+    /// Penalty per occurrence; 0 is off [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Penalty for having occurred; 0 is off [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// DRY: penalise tokens that would continue a repetition; 0 is off [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub dry_multiplier: Option<f32>,
+    /// DRY: base of the penalty [default: 1.75]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub dry_base: Option<f32>,
+    /// DRY: length of a repetition that is not penalised [default: 2]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub dry_allowed_length: Option<i64>,
+    /// DRY: tokens looked back on; 0 is off, -1 the whole context [default: -1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub dry_penalty_last_n: Option<i64>,
+    /// DRY: text that ends repetitions, instead of the default ones; "none" for none (repeatable)
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub dry_sequence_breaker: Vec<String>,
+    /// Add to a token's logit, e.g. 15043+1 or 15043-inf; ids from `tokenize` (repeatable; " cat" and "cat" are two tokens)
+    #[arg(short, long, value_name = "ID(+|-)X")]
+    pub logit_bias: Vec<String>,
+}
+
+/// What is said on stderr.
+#[derive(Args, Debug, Clone)]
+pub struct ReportArgs {
+    /// Statistics as one JSON object, on stderr or into a file
+    #[arg(long, value_name = "json[=FILE]", require_equals = false)]
+    pub stats: Option<String>,
+    /// Print nothing on stderr but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print more on stderr (-vv: tokens and rendered prompt)
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// `run`.
+#[derive(Args, Debug, Clone)]
+pub struct RunArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub text: TextArgs,
+    /// Tokens to generate at most; -1 until the model ends or the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    pub n_predict: i64,
+    /// End the answer before this text (repeatable)
+    #[arg(long, alias = "reverse-prompt", value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// System message
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
+    pub system: Option<String>,
+    /// Take the text verbatim: no chat template, special text is parsed, BOS as the model says
+    #[arg(long)]
+    pub raw: bool,
+    /// Print control tokens the model writes
+    #[arg(long)]
+    pub special: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub report: ReportArgs,
+}
+
+/// `batch`.
+#[derive(Args, Debug, Clone)]
+pub struct BatchArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
+    /// Tokens to generate at most, where a request does not say; -1 is no limit but the context
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    pub n_predict: i64,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub report: ReportArgs,
+}
+
+/// `tokenize`.
+#[derive(Args, Debug, Clone)]
+pub struct TokenizeArgs {
+    /// Model file; its weights are not read
+    #[arg(short, long, value_name = "FILE")]
+    pub model: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub text: TextArgs,
+    /// Take the text of special tokens as plain text
+    #[arg(long)]
+    pub plain: bool,
+    /// Put BOS in front
+    #[arg(long)]
+    pub bos: bool,
+    /// Print one JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `perplexity`.
+#[derive(Args, Debug, Clone)]
+pub struct PerplexityArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
+    /// The text
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Windows to score at most; -1 is all
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    pub chunks: i64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub report: ReportArgs,
+}
+
+/// `bench`.
+#[derive(Args, Debug, Clone)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
+    /// Prompt lengths to evaluate
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "512")]
+    pub prefill: Vec<usize>,
+    /// Tokens to decode, one by one
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub decode: usize,
+    /// Context depths to decode at
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "0,512")]
+    pub depth: Vec<usize>,
+    /// Batch widths to time
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4,8,16,32,64")]
+    pub widths: Vec<usize>,
+    /// Repetitions; the median counts
+    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub repetitions: u16,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `inspect`.
+#[derive(Args, Debug, Clone)]
+pub struct InspectArgs {
+    /// Model file (GGUF; of a split one, any shard)
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Context length to compute memory for; 0 is the model's own [default: the model's own, at most 4096]
+    #[arg(short, long, value_name = "N")]
+    pub ctx_size: Option<usize>,
+    /// Type of the KV cache to compute memory for
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_type: KvType,
+    /// Instruction set to name kernels of [default: the best this CPU has]
+    #[arg(long, value_name = "NAME")]
+    pub isa: Option<Isa>,
+    /// Print values in full
+    #[arg(short, long)]
+    pub verbose: bool,
+}
