@@ -113,6 +113,12 @@ fn attempt(path: &Path, most_bytes: usize, what: &dyn Fn() -> String) -> Result<
     Ok(())
 }
 
+/// Replaces the file at `path`. A new file each time: rewriting one makes some file systems wait for the disk.
+fn replace(path: &Path, bytes: &[u8]) {
+    let _ = fs::remove_file(path);
+    fs::write(path, bytes).unwrap();
+}
+
 fn tensor_file(t: Tensor) -> Vec<u8> {
     Writer { tensors: vec![t], ..Writer::default() }.bytes()
 }
@@ -386,7 +392,7 @@ fn every_number_of_the_header_spoilt() {
             if bad == good {
                 continue;
             }
-            fs::write(&path, &bad).unwrap();
+            replace(&path, &bad);
             let what = || format!("{} at {} set to {value}", field.what, field.at);
             let result = attempt(&path, 10 * MEGABYTE, &what);
             assert!(is_type || result.is_err(), "{} opens", what());
@@ -432,7 +438,7 @@ fn ten_thousand_mutations() {
     let (good, _, base) = tiny_llama(4, "Q4_0").layout();
     let mut opened = 0;
     for seed in 0..10_000 {
-        fs::write(&path, mutate(&mut Rng(seed), &good, base)).unwrap();
+        replace(&path, &mutate(&mut Rng(seed), &good, base));
         opened += usize::from(attempt(&path, 200 * MEGABYTE, &|| format!("mutation of seed {seed}")).is_ok());
     }
     // A test in which nearly all files open, or nearly none, would show little.
