@@ -51,21 +51,21 @@ impl Value {
 }
 
 impl Metadata {
-    /// The least bytes an entry takes: length and one letter of the key, type, a value of one byte.
-    pub(super) const MIN_ENTRY: usize = 8 + 1 + 4 + 1;
+    /// The least bytes an entry takes: length of the key, type, a value of one byte.
+    pub(super) const MIN_ENTRY: usize = 8 + 4 + 1;
 
     pub(super) fn read(r: &mut Reader<'_>, count: u64, data: Arc<Data>) -> Result<Metadata> {
         let mut entries = Vec::new();
         for i in 0..count {
             let key = read_key(r).with_context(|| format!("metadata key {i} of {count}"))?;
-            let value = read_value(r).with_context(|| format!("metadata key {:?}", text(&data, &key)))?;
+            let value = read_value(r).with_context(|| format!("metadata key {}", show_text(text(&data, &key))))?;
             entries.push(Entry { key, value });
         }
         let key = |i: usize| -> &[u8] { &data[entries[i].key.clone()] };
         let mut by_key: Vec<usize> = (0..entries.len()).collect();
         by_key.sort_unstable_by(|&a, &b| key(a).cmp(key(b)));
         if let Some(twice) = by_key.windows(2).find(|w| key(w[0]) == key(w[1])) {
-            bail!("metadata key {:?} is there twice", text(&data, &entries[twice[0]].key));
+            bail!("metadata key {} is there twice", show_text(text(&data, &entries[twice[0]].key)));
         }
         Ok(Metadata { data, entries, by_key })
     }

@@ -146,8 +146,8 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The least bytes an entry takes: length and one letter of the name, rank, one dimension, type, offset.
-    pub(super) const MIN_ENTRY: usize = 8 + 1 + 4 + 8 + 4 + 8;
+    /// The least bytes an entry takes: length of the name, rank, type, offset.
+    pub(super) const MIN_ENTRY: usize = 8 + 4 + 4 + 8;
 
     pub(super) fn name(&self) -> &str {
         &self.info.name

@@ -4,3 +4,13 @@
 pub mod blocks;
 pub mod gguf_writer;
 pub mod naive;
+
+use std::path::PathBuf;
+
+/// An empty folder of this name for a test's files.
+pub fn scratch(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a folder for test files");
+    dir
+}
