@@ -43,7 +43,9 @@ fn renamed(mut w: Writer, arch: &str) -> Writer {
 }
 
 /// What is wrong with a file, the file, and what the message must say.
-type Fault = (&'static str, fn(Writer) -> Writer, &'static [&'static str]);
+type Fault = (&'static str, Change, &'static [&'static str]);
+
+type Change = fn(Writer) -> Writer;
 
 const FAULTS: &[Fault] = &[
     ("no architecture", |w| w.without("general.architecture"), &["general.architecture", "missing", "qwen3"]),
@@ -220,7 +222,7 @@ fn logits(model: &Model<Naive>) -> Vec<f32> {
 #[test]
 fn harmless_oddities_change_nothing() {
     let plain = logits(&load(&tiny()).unwrap());
-    let table: &[(&str, fn(Writer) -> Writer)] = &[
+    let table: &[(&str, Change)] = &[
         ("one value per layer", |w| {
             w.set("llama.attention.head_count_kv", Value::I32s(vec![2, 2]))
                 .set("llama.feed_forward_length", Value::I32s(vec![128, 128]))
