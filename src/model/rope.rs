@@ -111,3 +111,73 @@ impl Turning {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turning(scaling: Scaling) -> Turning {
+        Turning {
+            pairing: Pairing::Halves,
+            dims: 8,
+            base: 10_000.0,
+            local_base: None,
+            scaling,
+            context: 4096,
+            original_context: 1024,
+            magnitude: None,
+        }
+    }
+
+    fn close(got: &Rope, frequencies: [f64; 4], magnitude: f32) {
+        for (g, w) in got.frequencies.iter().zip(frequencies) {
+            assert!((g / w - 1.0).abs() < 1e-9, "{:?}, expected {frequencies:?}", got.frequencies);
+        }
+        assert!((got.magnitude - magnitude).abs() < 1e-6, "{}, expected {magnitude}", got.magnitude);
+    }
+
+    #[test]
+    fn plain_and_linear() {
+        let none = Factors::default();
+        close(&turning(Scaling::Linear { factor: 1.0 }).rope(&none, 100, false), [1.0, 0.1, 0.01, 0.001], 1.0);
+        close(&turning(Scaling::Linear { factor: 4.0 }).rope(&none, 100, false), [0.25, 0.025, 0.0025, 0.00025], 1.0);
+    }
+
+    #[test]
+    fn local_layers_have_their_own_base_and_no_scale() {
+        let t = Turning { local_base: Some(16.0), ..turning(Scaling::Linear { factor: 4.0 }) };
+        close(&t.rope(&Factors::default(), 100, true), [1.0, 0.5, 0.25, 0.125], 1.0);
+        close(&t.rope(&Factors::default(), 100, false), [0.25, 0.025, 0.0025, 0.00025], 1.0);
+        let shared = turning(Scaling::Linear { factor: 4.0 });
+        assert_eq!(shared.rope(&Factors::default(), 100, true), shared.rope(&Factors::default(), 100, false));
+    }
+
+    #[test]
+    fn tensors_divide_and_the_session_chooses() {
+        let llama3 = Factors { any: Some(vec![1.0, 2.0, 4.0, 8.0]), ..Factors::default() };
+        let plain = turning(Scaling::Linear { factor: 1.0 });
+        close(&plain.rope(&llama3, 4096, false), [1.0, 0.05, 0.0025, 0.000125], 1.0);
+
+        let long = Factors { short: Some(vec![1.0; 4]), long: Some(vec![2.0; 4]), any: None };
+        // sqrt(1 + ln 4 / ln 1024) = sqrt(1.2)
+        let magnitude = 1.2f32.sqrt();
+        for scaling in [Scaling::Tensors, Scaling::Linear { factor: 1.0 }] {
+            close(&turning(scaling).rope(&long, 1024, false), [1.0, 0.1, 0.01, 0.001], magnitude);
+            close(&turning(scaling).rope(&long, 1025, false), [0.5, 0.05, 0.005, 0.0005], magnitude);
+        }
+        let stated = Turning { magnitude: Some(1.5), ..turning(Scaling::Tensors) };
+        close(&stated.rope(&long, 1025, false), [0.5, 0.05, 0.005, 0.0005], 1.5);
+    }
+
+    #[test]
+    fn yarn_ramps_from_kept_to_divided() {
+        let t = turning(Scaling::Yarn { factor: 4.0, beta_fast: 32.0, beta_slow: 1.0 });
+        // 8 ln(1024 / (32 * 2 pi)) / (2 ln 10000) = 0.71 and 8 ln(1024 / 2 pi) / (2 ln 10000) = 2.21: from pair 0 to 3.
+        let (third, divided) = (1.0 / 3.0, 0.25);
+        let kept = |share: f64| share + (1.0 - share) * divided;
+        let frequencies = [1.0, 0.1 * kept(2.0 * third), 0.01 * kept(third), 0.001 * divided];
+        close(&t.rope(&Factors::default(), 100, false), frequencies, 1.0 + 0.1 * 4f32.ln());
+        let stated = Turning { magnitude: Some(0.5), ..t };
+        close(&stated.rope(&Factors::default(), 100, false), frequencies, 0.5 + 0.05 * 4f32.ln());
+    }
+}
