@@ -126,6 +126,15 @@ fn cpu() {
     }
 }
 
+/// The largest model would take 7 GB.
+#[test]
+fn cpu_with_exact_activations() {
+    for &(fixture, file) in &MODELS[..3] {
+        let Some(path) = find(file) else { continue };
+        check_prompts(&load(&Arc::new(Cpu::new(Isa::best(), 2).unwrap().exact()), &path), fixture, F32);
+    }
+}
+
 /// The plain backend takes a second for a few tokens of the smallest model: the larger ones only when asked for.
 #[test]
 fn plain_backend() {
