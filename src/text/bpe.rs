@@ -9,6 +9,7 @@ use super::{
 use crate::{gguf::Metadata, tree::Token};
 use ahash::AHashMap;
 use anyhow::{Context, Result, anyhow, bail};
+use rayon::prelude::*;
 use std::borrow::Cow;
 use tokenizers::{Model, NormalizedString, models::bpe::BPE};
 
@@ -26,20 +27,21 @@ impl Bpe {
         // Control tokens stay out: no text may merge into one. A merge that names a token not there, or makes one,
         // is ignored as llama.cpp does; the crate would fail or panic.
         let usable = |text: &str| vocab.find(text).is_some_and(|t| is_plain(vocab, t));
-        let mut merges = Vec::with_capacity(lines.len());
-        let mut joined = String::new();
-        for line in lines {
-            let Some((left, right)) = halves(line) else { continue };
-            joined.clear();
-            joined.extend([left, right]);
-            if usable(left) && usable(right) && usable(&joined) {
-                merges.push((left.to_owned(), right.to_owned()));
-            }
-        }
-        let ids: AHashMap<String, Token> = (0..vocab.len() as Token)
-            .filter(|&t| is_plain(vocab, t) && vocab.find(vocab.text(t)) == Some(t))
-            .map(|t| (vocab.text(t).to_owned(), t))
-            .collect();
+        let merge = |line: &&str| {
+            let (left, right) = halves(line)?;
+            let good = usable(left) && usable(right) && usable(&[left, right].concat());
+            good.then(|| (left.to_owned(), right.to_owned()))
+        };
+        let lines: Vec<&str> = lines.collect();
+        let (merges, ids) = rayon::join(
+            || lines.par_iter().filter_map(merge).collect::<Vec<_>>(),
+            || {
+                (0..vocab.len() as Token)
+                    .filter(|&t| is_plain(vocab, t) && vocab.find(vocab.text(t)) == Some(t))
+                    .map(|t| (vocab.text(t).to_owned(), t))
+                    .collect::<AHashMap<_, _>>()
+            },
+        );
         if ids.is_empty() {
             bail!("tokenizer.ggml.tokens has no token for plain text");
         }
@@ -48,7 +50,12 @@ impl Bpe {
             .ignore_merges(row.ignore_merges)
             .build()
             .map_err(|e| anyhow!("{key}: {e}"))?;
-        Ok(Self { model, scheme: Scheme::new(row), nfc: row.nfc, alphabet: std::array::from_fn(|b| char_of_byte(b as u8)) })
+        Ok(Self {
+            model,
+            scheme: Scheme::new(row),
+            nfc: row.nfc,
+            alphabet: std::array::from_fn(|b| char_of_byte(b as u8)),
+        })
     }
 
     /// Appends the ids of a text without special tokens. Bytes the vocabulary lacks are dropped, as everywhere.
@@ -121,7 +128,8 @@ mod tests {
 
     #[test]
     fn merges_split_after_the_first_character() {
-        let cases = [("a b", Some(("a", "b"))), ("  x", Some((" ", "x"))), ("é é", Some(("é", "é"))), ("", None), ("ab", None)];
+        let cases =
+            [("a b", Some(("a", "b"))), ("  x", Some((" ", "x"))), ("é é", Some(("é", "é"))), ("", None), ("ab", None)];
         for (line, want) in cases {
             assert_eq!(halves(line), want, "{line:?}");
         }

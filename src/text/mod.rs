@@ -1,6 +1,6 @@
 //! Text in, text out: tokenizers rebuilt from GGUF metadata, streaming decode, chat templates.
 //!
-//! Knows only `gguf`. Reading order: [`vocab`](self) (what each id is and stands for), the two algorithms (byte-level
+//! Knows only `gguf`. Reading order: `vocab` (what each id is and stands for), the two algorithms (byte-level
 //! BPE and SentencePiece), special texts and how a text is cut at them, [`Tokenizer`], [`TextStream`], [`ChatTemplate`].
 //!
 //! Invariants: ids never depend on how a text reached us (no normalisation of line ends, byte-order marks or NULs);

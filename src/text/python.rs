@@ -24,8 +24,8 @@ pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
         sort: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     kwargs.assert_all_used()?;
-    let json = serde_json::to_value(value)
-        .map_err(|e| Error::new(ErrorKind::BadSerialization, "tojson").with_source(e))?;
+    let json =
+        serde_json::to_value(value).map_err(|e| Error::new(ErrorKind::BadSerialization, "tojson").with_source(e))?;
     let mut out = String::new();
     style.write(&json, 0, &mut out);
     Ok(Value::from_safe_string(out))
@@ -143,7 +143,17 @@ pub(super) fn strftime_now(format: &str) -> String {
 
 fn strftime(format: &str, seconds: u64) -> String {
     const MONTHS: [&str; 12] = [
-        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
         "December",
     ];
     const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
@@ -217,7 +227,8 @@ mod tests {
 
     #[test]
     fn floats_are_python_s() {
-        let cases = [(1.0, "1.0"), (0.1, "0.1"), (1e16, "1e+16"), (1.5e-7, "1.5e-07"), (-2.5e200, "-2.5e+200"), (0.0, "0.0")];
+        let cases =
+            [(1.0, "1.0"), (0.1, "0.1"), (1e16, "1e+16"), (1.5e-7, "1.5e-07"), (-2.5e200, "-2.5e+200"), (0.0, "0.0")];
         for (x, want) in cases {
             assert_eq!(float(x), want);
         }

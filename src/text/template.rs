@@ -9,7 +9,7 @@
 
 use super::{Tokenizer, python};
 use crate::{gguf::Metadata, tree::Token};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use minijinja::{Environment, Error, ErrorKind, Value, syntax::SyntaxConfig, value::Serde};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -41,8 +41,24 @@ pub struct ChatTemplate {
 const KEY: &str = "tokenizer.chat_template";
 const NAME: &str = "chat template";
 
-/// Steps a template may take: some hundred for each message is usual.
-const FUEL: u64 = 1_000_000;
+/// Steps a template may take; some hundred for each message are usual. Handling text costs by its length, so that
+/// what a template can make of a message is bounded too.
+fn fuel(messages: &[Message], extra: &str) -> u64 {
+    let text = messages.iter().map(|m| m.role.len() + m.content.len()).sum::<usize>() + extra.len();
+    100_000 + 2_000 * messages.len() as u64 + 8 * text as u64
+}
+
+/// The longest template that is compiled, in bytes: several times what is found in the wild.
+const LONGEST: usize = 65_535;
+
+/// Runs the template engine on a stack that its recursion cannot exhaust: it descends once for every operator of a
+/// chain like `1+1+1+..`, and as deep as a template nests values. The pages are not touched unless needed.
+fn with_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(256 << 20).spawn_scoped(scope, work)?;
+        thread.join().unwrap_or_else(|_| bail!("chat template: the engine failed"))
+    })
+}
 
 impl ChatTemplate {
     /// The template of a file, if it has one that is not empty; of named ones (`tokenizer.chat_template.NAME`) only
@@ -77,14 +93,15 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(explain)?;
         environment.set_syntax(syntax);
-        environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", |value: Value, kwargs| python::tojson(&value, kwargs));
         environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
         environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message).with_source(Refusal))
         });
-        environment.add_template_owned(NAME, without_generation(source)).map_err(explain)?;
+        let source = without_generation(source);
+        ensure!(source.len() <= LONGEST, "chat template of {} bytes, at most {LONGEST} are supported", source.len());
+        with_deep_stack(|| environment.add_template_owned(NAME, source).map_err(explain))?;
         Ok(Self { environment, bos: String::new(), eos: String::new() })
     }
 
@@ -96,7 +113,12 @@ impl ChatTemplate {
     }
 
     /// The prompt as text. `extra` are further variables (`tools`, `enable_thinking`); unknown ones do no harm.
-    pub fn render(&self, messages: &[Message], add_generation_prompt: bool, extra: &Map<String, Json>) -> Result<String> {
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        extra: &Map<String, Json>,
+    ) -> Result<String> {
         let mut context = Map::new();
         context.insert("bos_token".into(), self.bos.clone().into());
         context.insert("eos_token".into(), self.eos.clone().into());
@@ -105,8 +127,12 @@ impl ChatTemplate {
         context.extend(extra.clone());
         context.insert("messages".into(), serde_json::to_value(messages)?);
         context.insert("add_generation_prompt".into(), add_generation_prompt.into());
-        let template = self.environment.get_template(NAME).map_err(explain)?;
-        template.render(Serde(context)).map_err(explain)
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel(messages, &serde_json::to_string(extra)?)));
+        with_deep_stack(move || {
+            let template = environment.get_template(NAME).map_err(explain)?;
+            template.render(Serde(context)).map_err(explain)
+        })
     }
 
     /// The prompt as token ids: the template's own control tokens parsed, none made of what `messages` and `extra`
@@ -153,7 +179,9 @@ impl Marks {
         let mut free = ('\u{FDD0}'..='\u{FDEF}').zip(used).filter(|&(_, used)| !used).map(|(c, _)| c);
         match (free.next(), free.next(), free.next()) {
             (Some(open), Some(close), Some(border)) => Ok(Self { open, close, border }),
-            _ => bail!("the messages hold the Unicode noncharacters U+FDD0 to U+FDEF, at most 29 of which are supported"),
+            _ => {
+                bail!("the messages hold the Unicode noncharacters U+FDD0 to U+FDEF, at most 29 of which are supported")
+            }
         }
     }
 

@@ -188,7 +188,9 @@ fn pre_tokenizer(meta: &Metadata, warnings: &mut Vec<String>) -> Result<&'static
         (None, None) => format!("{key} is missing"),
         (None, Some(name)) => format!("{key} {name:?} is not known"),
     };
-    warnings.push(format!("{what}: words are cut as \"default\" does, so ids may differ from the model's and answers suffer"));
+    warnings.push(format!(
+        "{what}: words are cut as \"default\" does, so ids may differ from the model's and answers suffer"
+    ));
     Ok(&ROWS[0])
 }
 

@@ -62,7 +62,8 @@ fn every_pre_tokeniser_of_the_list_is_known() {
     let list = "default gpt-2 llama-bpe llama3 qwen2 smollm deepseek-llm deepseek-coder falcon starcoder refact command-r \
                 mpt tekken gpt-4o";
     for pre in list.split_whitespace() {
-        let t = tokenizer(&byte_level(Some(pre), &[], &["<s>"]).key("tokenizer.ggml.bos_token_id", Value::U32(256))).unwrap();
+        let t = tokenizer(&byte_level(Some(pre), &[], &["<s>"]).key("tokenizer.ggml.bos_token_id", Value::U32(256)))
+            .unwrap();
         assert!(t.warnings().is_empty(), "{pre}: {:?}", t.warnings());
         assert_eq!(t.add_bos(), matches!(pre, "llama-bpe" | "llama3" | "tekken"), "{pre}");
     }
@@ -74,7 +75,9 @@ fn end_tokens_are_the_named_and_the_marked() {
     let ends = |special: &[&str], named: Option<u32>| {
         let file = byte_level(Some("gpt-2"), &["a b"], special);
         let file = match named {
-            Some(id) => file.key("tokenizer.ggml.eos_token_id", Value::U32(id)).key("tokenizer.ggml.eot_token_id", Value::U32(256)),
+            Some(id) => file
+                .key("tokenizer.ggml.eos_token_id", Value::U32(id))
+                .key("tokenizer.ggml.eot_token_id", Value::U32(256)),
             None => file,
         };
         tokenizer(&file).unwrap().end_tokens().to_vec()
@@ -110,11 +113,16 @@ fn real_models_end_where_their_makers_say() {
 #[test]
 fn no_text_merges_into_a_control_token() {
     // Every piece on the way to "<s>" is a token, and "<s>" has the best score of all.
-    let pieces = [("<", NORMAL, -1.0), ("s>", NORMAL, -1.0), ("s", NORMAL, -2.0), (">", NORMAL, -2.0), ("▁", NORMAL, -3.0)];
+    let pieces =
+        [("<", NORMAL, -1.0), ("s>", NORMAL, -1.0), ("s", NORMAL, -2.0), (">", NORMAL, -2.0), ("▁", NORMAL, -3.0)];
     let spm = tokenizer(&sentence_pieces(&pieces)).unwrap();
     assert_eq!(spm.encode("<s>", false).unwrap(), [263, 259, 260]);
     assert_eq!(spm.encode("<0x41>", false).unwrap().len(), 7, "byte names are text");
-    let bpe = tokenizer(&byte_level(Some("llama-bpe"), &["a b"], &["abc"]).set("tokenizer.ggml.merges", Value::Strs(vec!["a b".into(), "ab c".into()]))).unwrap();
+    let bpe = tokenizer(
+        &byte_level(Some("llama-bpe"), &["a b"], &["abc"])
+            .set("tokenizer.ggml.merges", Value::Strs(vec!["a b".into(), "ab c".into()])),
+    )
+    .unwrap();
     assert_eq!(bpe.encode("abc", false).unwrap(), [256, 99]);
     assert_eq!(bpe.encode("abc", true).unwrap(), [257]);
 }

@@ -24,7 +24,8 @@ fn stream(t: &Tokenizer, ids: &[Token], stops: &[&str], show: bool) -> (Vec<Stri
 #[test]
 fn each_character_comes_with_its_last_byte() {
     let t = bytes();
-    for text in ["🦙", "👨\u{200d}👩\u{200d}👧", "😀😁😂", "Привет, мир", "naïve 日本語", "a\u{301}"] {
+    for text in ["🦙", "👨\u{200d}👩\u{200d}👧", "😀😁😂", "Привет, мир", "naïve 日本語", "a\u{301}"]
+    {
         let ids: Vec<Token> = text.bytes().map(Token::from).collect();
         let (given, end, _) = stream(&t, &ids, &[], false);
         let mut at = 0;
@@ -137,7 +138,10 @@ fn control_tokens_are_hidden_unless_asked_for() {
     assert_eq!(stream(&t, &ids, &[], false).0.concat(), "AB");
     assert_eq!(stream(&t, &ids, &[], true).0.concat(), "A<|im_end|>B<|tool|>");
     assert_eq!(t.decode(&ids), "AB");
-    assert_eq!(stream(&t, &ids, &["<|im_end|>"], false), (vec!["A".into(), "".into(), "".into(), "".into()], "".into(), true));
+    assert_eq!(
+        stream(&t, &ids, &["<|im_end|>"], false),
+        (vec!["A".into(), "".into(), "".into(), "".into()], "".into(), true)
+    );
     // Bytes of a character on both sides of a hidden token are one character.
     assert_eq!(t.decode(&[0xC3, end, 0xA9]), "é");
 }

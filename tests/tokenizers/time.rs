@@ -7,7 +7,8 @@ use foretoken::text::Tokenizer;
 
 fn long_texts() -> Vec<(&'static str, String)> {
     let mut rng = Rng(7);
-    let mut pick = |alphabet: &[u8], n: usize| -> String { (0..n).map(|_| alphabet[rng.below(alphabet.len())] as char).collect() };
+    let mut pick =
+        |alphabet: &[u8], n: usize| -> String { (0..n).map(|_| alphabet[rng.below(alphabet.len())] as char).collect() };
     let letters = pick(b"abcdefghijklmnopqrstuvwxyz", 100_000);
     let mixed = pick(b"aA1 .\n\t'_<|>", 100_000);
     let json: String = (0..1000).map(|i| format!("{{\"k{i}\":[{i},{{\"b\":null}}]}},")).collect();
