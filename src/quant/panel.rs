@@ -235,11 +235,9 @@ fn tile<S: Simd, P: Packed, const N: usize>(
 #[inline(always)]
 fn advance<S: Simd, P: Packed>(sum: S::F, w: &[S::B; 8], by: &Scales<S>, x: &Activations) -> S::F {
     let dot = |from: usize, to: usize| {
-        let mut acc = S::isplat(0);
-        for g in from..to {
-            acc = if P::WIDE { S::dot_wide(acc, w[g], x.quants[g]) } else { S::dot(acc, w[g], x.quants[g]) };
-        }
-        acc
+        let groups = w[from..to].iter().zip(&x.quants[from..to]);
+        let zero = S::isplat(0);
+        groups.fold(zero, |acc, (&w, &x)| if P::WIDE { S::dot_wide(acc, w, x) } else { S::dot(acc, w, x) })
     };
     let shift = if P::WIDE { S::WIDE_SHIFT } else { P::SHIFT };
     let centre = |acc: S::I, total: i32| match shift {

@@ -101,8 +101,8 @@ impl<T: Stored> Attend<'_, T> {
             let mut sums = [S::splat(0.0); N];
             for chunk in 0..chunks {
                 let k = T::load::<S>(key, chunk);
-                for n in 0..N {
-                    sums[n] = S::fma(S::load(&q[n][chunk]), k, sums[n]);
+                for (sum, q) in sums.iter_mut().zip(&q) {
+                    *sum = S::fma(S::load(&q[chunk]), k, *sum);
                 }
             }
             for n in 0..N {

@@ -26,6 +26,7 @@ pub struct Kv {
 }
 
 impl Kv {
+    /// An empty cache.
     pub fn new(shape: KvShape) -> Result<Self> {
         ensure!(
             shape.width.is_multiple_of(16),
@@ -42,6 +43,7 @@ impl Kv {
         Ok(Self { shape, data })
     }
 
+    /// Its shape.
     pub fn shape(&self) -> &KvShape {
         &self.shape
     }
@@ -60,6 +62,7 @@ impl Kv {
         &self.data[self.at(layer, part, slots.start)..self.at(layer, part, slots.end)]
     }
 
+    /// Bytes of one row.
     pub fn row_mut(&mut self, layer: usize, part: Part, slot: usize) -> &mut [u8] {
         let at = self.at(layer, part, slot);
         let bytes = self.row_bytes();

@@ -14,7 +14,7 @@ pub fn exp<S: Simd>(x: S::F) -> S::F {
     let r = S::fma(n, S::splat(-0.693_359_4), x);
     let r = S::fma(n, S::splat(2.121_944_4e-4), r);
     let mut p = S::splat(1.388_888_9e-3);
-    for c in [8.333_333_6e-3, 4.166_666_8e-2, 1.666_666_7e-1, 0.5, 1.0, 1.0] {
+    for c in [8.333_334e-3, 4.166_666_8e-2, 1.666_666_7e-1, 0.5, 1.0, 1.0] {
         p = S::fma(p, r, S::splat(c));
     }
     let power = S::ishl(S::iadd(S::to_i32(n), S::isplat(127)), 23);

@@ -68,8 +68,11 @@ impl Piece {
 
 /// A packed matrix `[rows, cols]`.
 pub struct Weight {
+    /// The format it is packed in.
     pub format: &'static Format,
+    /// Outputs.
     pub rows: usize,
+    /// Inputs.
     pub cols: usize,
     panels: Piece,
 }
@@ -122,10 +125,12 @@ pub struct Table {
 }
 
 impl Table {
+    /// The rows of `tensor`, where they are.
     pub fn open(tensor: &TensorView<'_>) -> Result<Self> {
         Ok(Self { format: format_of(tensor)?, cols: tensor.cols(), bytes: tensor.keep() })
     }
 
+    /// Length of a row.
     pub fn cols(&self) -> usize {
         self.cols
     }
