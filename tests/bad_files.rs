@@ -1,52 +1,23 @@
 //! Broken model files: each gives one line of error, or loads what is there, within a time and a memory limit.
 //!
-//! [`STEPS`] lists what is tried on every file, so that deeper steps of loading take part by a line in it. Time is
-//! measured on a thread of its own, memory by the allocator of this binary, so tests here take turns.
+//! These tests stop where a file is open; `tests/mutations.rs` goes on to the logits and `tests/model_load.rs` lists what a
+//! model can get wrong.
 
 mod common;
 
 use common::{
-    gguf_writer::{Rng, Tensor, Value, Writer, tiny_llama},
+    gguf_writer::{Tensor, Value, Writer, tiny_llama},
+    limits::{self, Counting, MEGABYTE, Step, alone},
     scratch,
 };
 use foretoken::gguf::Gguf;
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
     fs,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc,
-    },
-    thread,
-    time::{Duration, Instant},
 };
 
-/// What is done with a file; an error is fine, a panic is not.
-type Step = fn(&Path) -> anyhow::Result<()>;
+/// What is tried on every file.
 const STEPS: &[(&str, Step)] = &[("open", open)];
-
-const SECONDS: u64 = 2;
-const MEGABYTE: usize = 1 << 20;
-
-struct Counting;
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system allocator unchanged; the counters touch no memory of the caller.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(NOW.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: `at` came from `alloc` with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -80,37 +51,8 @@ fn open(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs all steps on `path` until one fails; the limits and the form of an error are checked here.
 fn attempt(path: &Path, most_bytes: usize, what: &dyn Fn() -> String) -> Result<(), String> {
-    for &(name, step) in STEPS {
-        let before = NOW.load(Relaxed);
-        PEAK.store(before, Relaxed);
-        let (done, wait) = mpsc::channel();
-        let owned = path.to_path_buf();
-        let start = Instant::now();
-        let worker = thread::spawn(move || {
-            let result = step(&owned).map_err(|e| format!("{e:#}"));
-            let _ = done.send(());
-            result
-        });
-        let in_time = wait.recv_timeout(Duration::from_secs(SECONDS));
-        assert_ne!(in_time, Err(mpsc::RecvTimeoutError::Timeout), "{name} hangs on {}", what());
-        let result = worker.join().unwrap_or_else(|_| panic!("{name} panics on {}", what()));
-        assert!(start.elapsed() < Duration::from_secs(SECONDS), "{name} is slow on {}", what());
-        let used = PEAK.load(Relaxed).saturating_sub(before);
-        assert!(used < most_bytes, "{name} takes {used} bytes on {}", what());
-        if let Err(e) = &result {
-            let file = path.file_name().unwrap().to_str().unwrap();
-            assert!(!e.contains('\n') && e.contains(file) && e.len() < 2000, "{}: {e}", what());
-        }
-        result?;
-    }
-    Ok(())
+    limits::attempt(STEPS, path, most_bytes, what)
 }
 
 /// Replaces the file at `path`. A new file each time: rewriting one makes some file systems wait for the disk.
@@ -400,48 +342,4 @@ fn every_number_of_the_header_spoilt() {
         }
     }
     assert!(tried > 3000, "only {tried} files tried");
-}
-
-/// A few random edits, most of them in the header.
-fn mutate(rng: &mut Rng, good: &[u8], base: usize) -> Vec<u8> {
-    let mut bytes = good.to_vec();
-    for _ in 0..=rng.below(4) {
-        let reach = if rng.below(5) > 0 { base } else { bytes.len() };
-        let at = rng.below(reach.min(bytes.len()).max(1));
-        let until = (at + 1 + rng.below(64)).min(bytes.len());
-        match rng.below(7) {
-            _ if bytes.is_empty() => {}
-            0 => bytes[at] ^= 1 << rng.below(8),
-            1 => bytes[at] = rng.next() as u8,
-            2 => {
-                let value = [0, 1, u64::MAX, 1 << 63, rng.next(), rng.next() >> 40][rng.below(6)].to_le_bytes();
-                let n = value.len().min(bytes.len() - at);
-                bytes[at..at + n].copy_from_slice(&value[..n]);
-            }
-            3 => bytes.truncate(at),
-            4 => drop(bytes.drain(at..until)),
-            5 => {
-                let copy = bytes[at..until].to_vec();
-                let to = rng.below(bytes.len());
-                bytes.splice(to..to, copy);
-            }
-            _ => bytes.swap(at, until - 1),
-        }
-    }
-    bytes
-}
-
-#[test]
-fn ten_thousand_mutations() {
-    let _turn = alone();
-    let path = scratch("bad_files_mutations").join("mutant.gguf");
-    let (good, _, base) = tiny_llama(4, "Q4_0").layout();
-    let mut opened = 0;
-    for seed in 0..10_000 {
-        replace(&path, &mutate(&mut Rng(seed), &good, base));
-        opened += usize::from(attempt(&path, 200 * MEGABYTE, &|| format!("mutation of seed {seed}")).is_ok());
-    }
-    // A test in which nearly all files open, or nearly none, would show little.
-    assert!((1000..9000).contains(&opened), "{opened} of 10000 opened");
-    println!("{opened} of 10000 mutants opened");
 }

@@ -3,6 +3,7 @@
 
 pub mod blocks;
 pub mod gguf_writer;
+pub mod limits;
 pub mod models;
 pub mod naive;
 pub mod zoo;
