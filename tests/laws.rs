@@ -30,7 +30,8 @@ impl Subject {
     /// Logits of all of `tokens` and the cache they leave, evaluated `chunk` at a time.
     fn chain(&self, tokens: &[Token], chunk: usize) -> (Vec<f32>, Vec<u8>) {
         let mut state = self.state();
-        let logits = tokens.chunks(chunk).flat_map(|c| self.model.forward(&mut state, Input::Chain(c), Rows::All).unwrap());
+        let logits =
+            tokens.chunks(chunk).flat_map(|c| self.model.forward(&mut state, Input::Chain(c), Rows::All).unwrap());
         let logits = logits.collect();
         (logits, state.kv_bytes(0..tokens.len()).unwrap())
     }
