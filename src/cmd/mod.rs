@@ -5,10 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod input;
+pub mod inspect;
 pub mod load;
 pub mod memory;
+pub mod perplexity;
 pub mod report;
+pub mod tokenize;
 
 use crate::cli::{Cli, Command};
 use anyhow::Result;
@@ -58,7 +62,10 @@ pub fn main() -> ExitCode {
 fn dispatch(command: &Command) -> Result<()> {
     match command {
         Command::Run(_) | Command::Batch(_) => anyhow::bail!("not yet"),
-        _ => anyhow::bail!("not yet"),
+        Command::Tokenize(args) => tokenize::run(args),
+        Command::Perplexity(args) => perplexity::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Inspect(args) => inspect::run(args),
     }
 }
 
