@@ -6,8 +6,9 @@ mod common;
 
 use common::naive::Naive;
 use flate2::read::GzDecoder;
-use foretoken::backend::{Backend, KvType};
+use foretoken::backend::{Backend, KvType, cpu::Cpu};
 use foretoken::gguf::Gguf;
+use foretoken::isa::Isa;
 use foretoken::model::{Input, Model, Rows};
 use foretoken::tree::Token;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,6 @@ struct Closeness {
 const F32: Closeness = Closeness { mean: 0.002, gap: 0.02 };
 
 /// One that rounds them to 8-bit integers in blocks of 32, which costs 0.03 to 0.06 on these models.
-#[allow(dead_code, reason = "for the backends that do")]
 const INT8: Closeness = Closeness { mean: 0.08, gap: 1.0 };
 
 #[derive(serde::Deserialize)]
@@ -113,6 +113,25 @@ fn check_greedy<B: Backend>(model: &Model<B>, fixture: &str, prompts_used: usize
         }
         println!("{fixture} {}: {sure} of {} compared", prompt.name, prompt.greedy.len());
         assert_eq!(got, prompt.greedy[..sure], "{fixture} {}", prompt.name);
+    }
+}
+
+#[test]
+fn cpu() {
+    for &(fixture, file) in MODELS {
+        let Some(path) = find(file) else { continue };
+        let model = load(&Arc::new(Cpu::new(Isa::best(), 2).unwrap()), &path);
+        check_prompts(&model, fixture, INT8);
+        check_greedy(&model, fixture, usize::MAX);
+    }
+}
+
+/// The largest model would take 7 GB.
+#[test]
+fn cpu_with_exact_activations() {
+    for &(fixture, file) in &MODELS[..3] {
+        let Some(path) = find(file) else { continue };
+        check_prompts(&load(&Arc::new(Cpu::new(Isa::best(), 2).unwrap().exact()), &path), fixture, F32);
     }
 }
 

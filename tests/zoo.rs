@@ -3,7 +3,8 @@
 mod common;
 
 use common::{naive::Naive, zoo};
-use foretoken::backend::{Backend, KvType};
+use foretoken::backend::{Backend, KvType, cpu::Cpu};
+use foretoken::isa::Isa;
 use foretoken::model::{ARCHS, Input, Model, Rows};
 use foretoken::quant;
 use std::sync::Arc;
@@ -77,6 +78,23 @@ fn plain_backend_on_floats() {
 #[test]
 fn plain_backend_on_formats() {
     check_formats(&Arc::new(Naive::default()), None);
+}
+
+#[test]
+fn cpu_on_every_instruction_set() {
+    for isa in Isa::available() {
+        println!("{}", isa.name());
+        let cpu = Arc::new(Cpu::new(isa, 2).unwrap());
+        check_floats(&cpu);
+        check_formats(&cpu, Some(32));
+    }
+}
+
+#[test]
+fn cpu_with_exact_activations() {
+    let cpu = Arc::new(Cpu::new(Isa::best(), 2).unwrap().exact());
+    check_floats(&cpu);
+    check_formats(&cpu, None);
 }
 
 #[test]

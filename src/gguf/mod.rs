@@ -26,7 +26,7 @@ mod split;
 mod tensor;
 
 pub use metadata::{Metadata, Strings};
-pub use tensor::{TensorView, type_name};
+pub use tensor::{TensorBytes, TensorView, type_name};
 
 use anyhow::{Context, Result, bail};
 use shard::Shard;

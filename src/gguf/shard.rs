@@ -86,11 +86,7 @@ impl Shard {
 
     /// Tensor number `t`.
     pub(super) fn view(&self, t: usize) -> TensorView<'_> {
-        let map = match &*self.data {
-            Data::Mapped(map) => Some(map),
-            Data::Owned(_) => None,
-        };
-        self.tensors[t].view(&self.data, map)
+        self.tensors[t].view(&self.data)
     }
 }
 

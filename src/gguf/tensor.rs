@@ -1,14 +1,17 @@
 //! The tensor table, and a tensor as the rest of the crate sees it.
 
-use super::read::Reader;
+use super::{read::Reader, shard::Data};
 use anyhow::{Context, Result, bail, ensure};
 use gguf_rs_lib::format::{
     constants::{GGUF_MAX_DIMENSIONS, GGUF_MAX_TENSOR_NAME_LENGTH},
     header::TensorInfo,
     types::GGUFTensorType,
 };
-use memmap2::Mmap;
-use std::{fmt, ops::Range};
+use std::{
+    fmt,
+    ops::{Deref, Range},
+    sync::Arc,
+};
 
 /// A tensor of a model file, or bytes laid out like one.
 #[derive(Clone, Copy)]
@@ -21,8 +24,8 @@ pub struct TensorView<'a> {
     pub dims: &'a [u64],
     /// The encoded elements, row after row.
     pub bytes: &'a [u8],
-    /// The map `bytes` come from: only pages of a file may be dropped, anonymous ones would come back as zeros.
-    map: Option<&'a Mmap>,
+    /// The file `bytes` come from, when they do.
+    file: Option<&'a Arc<Data>>,
 }
 
 impl<'a> TensorView<'a> {
@@ -30,7 +33,7 @@ impl<'a> TensorView<'a> {
     pub fn new(name: &'a str, ggml_type: u32, dims: &'a [u64], bytes: &'a [u8]) -> Result<Self> {
         let want = byte_len(ggml_type, dims).with_context(|| format!("tensor {name:?}"))?;
         ensure!(want == bytes.len() as u64, "tensor {name:?}: {} bytes given, {want} needed", bytes.len());
-        Ok(Self { name, ggml_type, dims, bytes, map: None })
+        Ok(Self { name, ggml_type, dims, bytes, file: None })
     }
 
     /// Elements in a row.
@@ -52,7 +55,8 @@ impl<'a> TensorView<'a> {
     /// has been packed and is not read any more. Does nothing for bytes that are not mapped from a file.
     pub fn release(&self) {
         #[cfg(unix)]
-        if let Some((map, at)) = self.place() {
+        if let Some((Data::Mapped(map), at)) = self.place().map(|(file, at)| (&**file, at)) {
+            // Only pages of a file may be dropped: anonymous ones would come back as zeros.
             // SAFETY: `place` found the range inside a read-only shared map of a file, whose pages come back from the
             // file with the same content. Advice that fails leaves everything as it was.
             #[allow(unsafe_code)]
@@ -63,17 +67,39 @@ impl<'a> TensorView<'a> {
     /// Asks for the file's pages under `bytes` to be read ahead.
     pub fn prefetch(&self) {
         #[cfg(unix)]
-        if let Some((map, at)) = self.place() {
+        if let Some((Data::Mapped(map), at)) = self.place().map(|(file, at)| (&**file, at)) {
             let _ = map.advise_range(memmap2::Advice::WillNeed, at, self.bytes.len());
         }
     }
 
-    /// The map and where in it `bytes` start, checked because `bytes` is a public field.
-    fn place(&self) -> Option<(&'a Mmap, usize)> {
-        let map = self.map?;
-        let (outer, inner) = (map.as_ptr_range(), self.bytes.as_ptr_range());
+    /// The bytes, to be kept beyond the view: the file stays mapped for them. Bytes from elsewhere are copied.
+    pub fn keep(&self) -> TensorBytes {
+        match self.place() {
+            Some((file, at)) => TensorBytes { data: file.clone(), range: at..at + self.bytes.len() },
+            None => TensorBytes { data: Arc::new(Data::Owned(self.bytes.to_vec())), range: 0..self.bytes.len() },
+        }
+    }
+
+    /// The file and where in it `bytes` start, checked because `bytes` is a public field.
+    fn place(&self) -> Option<(&'a Arc<Data>, usize)> {
+        let file = self.file?;
+        let (outer, inner) = (file.as_ptr_range(), self.bytes.as_ptr_range());
         let inside = !self.bytes.is_empty() && outer.start <= inner.start && inner.end <= outer.end;
-        inside.then(|| (map, inner.start.addr() - outer.start.addr()))
+        inside.then(|| (file, inner.start.addr() - outer.start.addr()))
+    }
+}
+
+/// The encoded elements of a tensor that outlive the [`super::Gguf`] they come from.
+#[derive(Debug)]
+pub struct TensorBytes {
+    data: Arc<Data>,
+    range: Range<usize>,
+}
+
+impl Deref for TensorBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.data[self.range.clone()]
     }
 }
 
@@ -153,10 +179,10 @@ impl Record {
         &self.info.name
     }
 
-    pub(super) fn view<'a>(&'a self, file: &'a [u8], map: Option<&'a Mmap>) -> TensorView<'a> {
+    pub(super) fn view<'a>(&'a self, file: &'a Arc<Data>) -> TensorView<'a> {
         let info = &self.info;
         let bytes = &file[self.bytes.clone()];
-        TensorView { name: &info.name, ggml_type: info.tensor_type, dims: &info.dimensions, bytes, map }
+        TensorView { name: &info.name, ggml_type: info.tensor_type, dims: &info.dimensions, bytes, file: Some(file) }
     }
 }
 

@@ -3,7 +3,9 @@
 
 pub mod blocks;
 pub mod gguf_writer;
+pub mod models;
 pub mod naive;
+pub mod zoo;
 
 use std::path::PathBuf;
 

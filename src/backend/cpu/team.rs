@@ -11,8 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use std::thread::{JoinHandle, Thread};
 
-/// Rounds of spinning before a worker parks: some tens of microseconds.
-const SPINS: u32 = 20_000;
+/// Rounds of spinning before a worker parks, some tens of microseconds: longer than what one thread does alone between
+/// the products of a step.
+const SPINS: u32 = 4_000;
+/// Rounds of spinning before the leader lets others run while it waits: a worker may be waiting for its core.
+const LEADER_SPINS: u32 = 1_000;
 
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
 
@@ -90,7 +93,7 @@ impl Team {
         let mut spins = 0u32;
         while shared.busy.load(Acquire) != 0 {
             spins += 1;
-            if spins > SPINS { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if spins > LEADER_SPINS { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
         if let Err(panic) = own {
             std::panic::resume_unwind(panic);

@@ -1,6 +1,6 @@
 //! Packed weights in memory, and tables of rows as the file has them.
 
-use crate::gguf::TensorView;
+use crate::gguf::{TensorBytes, TensorView};
 use crate::quant::{self, Format, ROWS};
 use anyhow::{Context, Result, ensure};
 use memmap2::{MmapMut, MmapOptions};
@@ -118,12 +118,12 @@ impl Weight {
 pub struct Table {
     format: &'static Format,
     cols: usize,
-    bytes: Vec<u8>,
+    bytes: TensorBytes,
 }
 
 impl Table {
     pub fn open(tensor: &TensorView<'_>) -> Result<Self> {
-        Ok(Self { format: format_of(tensor)?, cols: tensor.cols(), bytes: tensor.bytes.to_vec() })
+        Ok(Self { format: format_of(tensor)?, cols: tensor.cols(), bytes: tensor.keep() })
     }
 
     pub fn cols(&self) -> usize {
