@@ -227,22 +227,23 @@ pub struct TokenizeArgs {
 
 /// `perplexity`.
 #[derive(Args, Debug, Clone)]
+#[command(mut_arg("ctx_size", |arg| arg.help("Tokens in a window; 0 is the model's own context [default: 512, or the model's own if that is less]")))]
 pub struct PerplexityArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub model: ModelArgs,
-    /// The text
+    /// The text, at least one window long
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
     /// Windows to score at most; -1 is all
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     pub chunks: i64,
-    /// Print one JSON object
+    /// Print one JSON object: ppl, its uncertainty, chunks scored, tokens scored, ctx
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub report: ReportArgs,
+    /// Print nothing on stderr but errors
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// `bench`.

@@ -1,5 +1,83 @@
-//! stub
-/// Entry.
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+//! The commands, one file each, and what they share: opening a model, reading a text, talking on stderr.
+//!
+//! Exit status: 0 when all went well or the reader of stdout has gone, 1 for a failure, 2 for a command line that means
+//! nothing, 130 when interrupted. A failure is one line on stderr. stdout belongs to the result alone.
+
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod input;
+pub mod inspect;
+pub mod load;
+pub mod memory;
+pub mod perplexity;
+pub mod report;
+pub mod tokenize;
+
+use crate::cli::{Cli, Command};
+use anyhow::Result;
+use clap::Parser;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// A command line that parses but means nothing: exit status 2.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+/// The user interrupted: exit status 130, and no message, they know.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Usage {}
+impl std::error::Error for Interrupted {}
+
+/// Parses the command line and does what it says.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help asked for is no error; whoever does not read it is none either.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match dispatch(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => status(&error),
+    }
+}
+
+fn dispatch(command: &Command) -> Result<()> {
+    match command {
+        Command::Run(_) | Command::Batch(_) => anyhow::bail!("not yet"),
+        Command::Tokenize(args) => tokenize::run(args),
+        Command::Perplexity(args) => perplexity::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Inspect(args) => inspect::run(args),
+    }
+}
+
+/// The exit status of an error, after saying what there is to say.
+fn status(error: &anyhow::Error) -> ExitCode {
+    let gone = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+    if error.chain().any(|cause| cause.downcast_ref().is_some_and(gone)) {
+        return ExitCode::SUCCESS;
+    }
+    if error.is::<Interrupted>() {
+        return ExitCode::from(130);
+    }
+    let _ = writeln!(io::stderr(), "error: {}", report::one_line(&format!("{error:#}")));
+    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
 }

@@ -136,7 +136,7 @@ impl Config {
     }
 
     /// Checks that a session can have `context` positions with a cache of type `ty`.
-    pub(super) fn check_session(&self, context: usize, ty: KvType) -> Result<()> {
+    pub fn check_session(&self, context: usize, ty: KvType) -> Result<()> {
         ensure!((1..=MAX_CONTEXT).contains(&context), "a context of {context} is not in 1..={MAX_CONTEXT}");
         let blocks = ty != KvType::Q8_0 || self.head_width.is_multiple_of(32);
         ensure!(blocks, "a q8_0 cache needs a head width that is a multiple of 32, not {}", self.head_width);
