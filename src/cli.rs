@@ -4,7 +4,10 @@
 
 use crate::backend::KvType;
 use crate::isa::Isa;
+use clap::builder::{OsStringValueParser, TryMapValueParser, TypedValueParser, ValueParserFactory};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Quantised GGUF language models on the command line, with lossless speculative decoding.
@@ -20,8 +23,21 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Answer one prompt on stdout
+    ///
+    /// stdout gets the answer and, unless it ends with one or is empty, a newline. The text is what the user says in the
+    /// file's chat template; with --raw, or when the file has no template, the model continues the text. Without -p and -f
+    /// the text is read from stdin, unless that is a terminal; with them stdin is not touched. A byte-order mark at its
+    /// start is dropped, everything else is taken as it is, final newline included; what is not UTF-8 is an error.
+    /// Exit status: 0, also when stdout is closed early; 1 for a failure; 2 for a wrong command line; 130 when interrupted.
     Run(RunArgs),
     /// Answer JSON lines from stdin with JSON lines on stdout
+    ///
+    /// A request is an object with "prompt" (what a user says) or "messages" (of "role" and "content") and perhaps "id",
+    /// "raw" (true: continue the prompt, no template), "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed",
+    /// "stop" (a text or a list) and "logit_bias" ({"ID": NUMBER}, false bans). Flags give what it does not say; a seed not
+    /// given is made of --seed and the number of the line. An answer has "id" (by default the number of the line), "text",
+    /// "tokens" (ids, without the end token), "finish_reason" (stop length error), "usage" and "timings". A line that
+    /// cannot be answered gets "error" instead and the rest goes on: the exit status is 0 when all lines were read.
     Batch(BatchArgs),
     /// Print the token ids of a text
     Tokenize(TokenizeArgs),
@@ -70,7 +86,7 @@ pub enum Activations {
 pub struct TextArgs {
     /// The text
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "stdin"], allow_hyphen_values = true)]
-    pub prompt: Option<std::ffi::OsString>,
+    pub prompt: Option<OsString>,
     /// File that holds the text
     #[arg(short, long, value_name = "FILE", conflicts_with = "stdin")]
     pub file: Option<PathBuf>,
@@ -84,7 +100,7 @@ pub struct TextArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Seed; -1 draws one and prints it on stderr
-    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one())]
     pub seed: i64,
     /// Temperature; 0 takes the most likely token [default: 0.8]
     #[arg(long, value_name = "X", alias = "temperature", allow_negative_numbers = true)]
@@ -142,12 +158,38 @@ pub struct SamplingArgs {
     pub logit_bias: Vec<String>,
 }
 
+/// -1 stands for something else, what is below for nothing.
+fn at_least_minus_one() -> clap::builder::RangedI64ValueParser<i64> {
+    clap::value_parser!(i64).range(-1..)
+}
+
+/// Where statistics go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatsTarget {
+    /// stderr.
+    Stderr,
+    /// A file.
+    File(PathBuf),
+}
+
+impl ValueParserFactory for StatsTarget {
+    type Parser = TryMapValueParser<OsStringValueParser, fn(OsString) -> Result<StatsTarget, &'static str>>;
+
+    fn value_parser() -> Self::Parser {
+        OsStringValueParser::new().try_map(|value| match value.as_bytes().strip_prefix(b"json") {
+            Some(b"") => Ok(StatsTarget::Stderr),
+            Some([b'=', file @ ..]) if !file.is_empty() => Ok(StatsTarget::File(OsStr::from_bytes(file).into())),
+            _ => Err("supported: json or json=FILE"),
+        })
+    }
+}
+
 /// What is said on stderr.
 #[derive(Args, Debug, Clone)]
 pub struct ReportArgs {
     /// Statistics as one JSON object, on stderr or into a file
-    #[arg(long, value_name = "json[=FILE]", require_equals = false)]
-    pub stats: Option<String>,
+    #[arg(long, value_name = "json[=FILE]")]
+    pub stats: Option<StatsTarget>,
     /// Print nothing on stderr but errors
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
@@ -166,7 +208,7 @@ pub struct RunArgs {
     #[allow(missing_docs)]
     pub text: TextArgs,
     /// Tokens to generate at most; -1 until the model ends or the context is full
-    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one())]
     pub n_predict: i64,
     /// End the answer before this text (repeatable)
     #[arg(long, alias = "reverse-prompt", value_name = "TEXT", allow_hyphen_values = true)]
@@ -195,7 +237,7 @@ pub struct BatchArgs {
     #[allow(missing_docs)]
     pub model: ModelArgs,
     /// Tokens to generate at most, where a request does not say; -1 is no limit but the context
-    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one())]
     pub n_predict: i64,
     #[command(flatten)]
     #[allow(missing_docs)]

@@ -5,13 +5,20 @@
 
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod bench;
 pub mod input;
 pub mod inspect;
+pub mod interrupt;
 pub mod load;
 pub mod memory;
 pub mod perplexity;
+pub mod prompt;
 pub mod report;
+pub mod request;
+pub mod run;
+pub mod sampling;
+pub mod stats;
 pub mod tokenize;
 
 use crate::cli::{Cli, Command};
@@ -61,7 +68,8 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: &Command) -> Result<()> {
     match command {
-        Command::Run(_) | Command::Batch(_) => anyhow::bail!("not yet"),
+        Command::Run(args) => run::run(args),
+        Command::Batch(args) => batch::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Bench(args) => bench::run(args),

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod blocks;
+pub mod cli;
 pub mod gguf_writer;
 pub mod limits;
 pub mod models;

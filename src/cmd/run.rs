@@ -1,0 +1,116 @@
+//! `run`: one prompt, one answer.
+//!
+//! stdout gets the text as it comes and, unless it ends with one or is empty, a newline; nothing else.
+
+use super::load::{self, Language};
+use super::report::{Report, Unit};
+use super::stats::{Sink, Stats};
+use super::{Interrupted, Usage, input, interrupt::Interrupt, prompt, sampling};
+use crate::cli::RunArgs;
+use crate::engine::{CHUNK, Finish, Limits};
+use crate::text::{Message, TextStream};
+use crate::tree::Token;
+use anyhow::{Result, bail};
+use std::io::{self, StdoutLock, Write};
+use std::ops::ControlFlow::{Break, Continue};
+use std::time::Instant;
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let report = Report::new(&args.report);
+    let interrupt = Interrupt::install()?;
+    let params = sampling::params(&args.sampling)?;
+    if args.stop.iter().any(String::is_empty) {
+        bail!(Usage("--stop: found an empty string, which would end every answer".into()));
+    }
+    let sink = Sink::open(args.report.stats.as_ref())?;
+    let text = input::read(&args.text)?;
+
+    let started = Instant::now();
+    let (opened, language) = load::all(&args.model, &report)?;
+    let seed = sampling::seed(&args.sampling);
+    let tokenizer = &language.tokenizer;
+    let mut sampler = sampling::sampler(params, seed, tokenizer)?;
+    let mut session = opened.session()?;
+    let mut stats = Stats::new(&args.model.model, &opened, seed, started.elapsed());
+
+    let tokens = tokens(args, input::without_mark(&text), &language, &report)?;
+    report.detail(2, format_args!("prompt: {:?}", prompt::shown(&language, &tokens)));
+    report.detail(2, format_args!("prompt ids: {tokens:?}"));
+
+    interrupt.watch();
+    let started = Instant::now();
+    let bar = (tokens.len() > 2 * CHUNK).then(|| report.bar("reading the prompt", tokens.len() as u64, Unit::Tokens));
+    let read = session.prefill(&tokens, |done| {
+        bar.iter().for_each(|bar| bar.set_position(done as u64));
+        if interrupt.asked() { Break(()) } else { Continue(()) }
+    })?;
+    bar.iter().for_each(|bar| bar.finish_and_clear());
+    if read.is_break() {
+        bail!(Interrupted);
+    }
+    let prefill = started.elapsed();
+
+    sampling::tell_seed(&args.sampling, seed, &report);
+    let mut answer = Answer { out: io::stdout().lock(), last: None };
+    let mut stream = TextStream::new(tokenizer, &args.stop, args.special);
+    let limits = Limits { max_tokens: usize::try_from(args.n_predict).ok(), ends: tokenizer.end_tokens() };
+    let outcome = session.generate(
+        &mut sampler,
+        limits,
+        || interrupt.asked(),
+        |token| {
+            answer.write(&stream.push(token))?;
+            Ok(if stream.stopped() { Break(()) } else { Continue(()) })
+        },
+    );
+    // Whatever ended it, what was generated is shown.
+    answer.write(&stream.finish())?;
+    answer.end()?;
+    let outcome = outcome?;
+    stats.add(tokens.len(), prefill, &outcome);
+    stats.tell(&report, sink)?;
+    if outcome.finish == Finish::Interrupted {
+        bail!(Interrupted);
+    }
+    Ok(())
+}
+
+/// What the model starts from: the text in the file's chat template where there is one and `--raw` does not forbid it,
+/// else the text as it is.
+fn tokens(args: &RunArgs, text: &str, language: &Language, report: &Report) -> Result<Vec<Token>> {
+    if !args.raw {
+        let system = args.system.iter().map(|system| Message::new("system", system));
+        let messages: Vec<_> = system.chain([Message::new("user", text)]).collect();
+        if let Some(tokens) = prompt::chat(language, &messages)? {
+            return Ok(tokens);
+        }
+        if args.system.is_some() {
+            bail!("--system: the model has no chat template to put a system message in");
+        }
+        report.note("the model has no chat template: it continues the text (--raw says so and silences this)");
+    }
+    if prompt::doubles_bos(language, text)? {
+        report.warn("the text holds BOS although the model gets one anyway; at the start it is taken once");
+    }
+    prompt::raw(language, text)
+}
+
+/// The text on stdout, piece by piece.
+struct Answer {
+    out: StdoutLock<'static>,
+    last: Option<u8>,
+}
+
+impl Answer {
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        let Some(&last) = text.as_bytes().last() else { return Ok(()) };
+        self.last = Some(last);
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        if self.last.is_some_and(|last| last != b'\n') { self.write("\n") } else { Ok(()) }
+    }
+}
