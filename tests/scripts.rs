@@ -185,7 +185,7 @@ fn tree(name: &str, programs: &[(&str, &str)]) -> PathBuf {
             .unwrap();
     }
     let path = std::env::var_os("PATH").unwrap();
-    for tool in ["awk", "cat", "dirname", "sed", "sh"] {
+    for tool in ["awk", "cat", "dirname", "mktemp", "rm", "sed", "sh", "tee"] {
         let found = std::env::split_paths(&path).map(|folder| folder.join(tool)).find(|file| file.exists());
         symlink(found.unwrap(), root.join("bin").join(tool)).unwrap();
     }
