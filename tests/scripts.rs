@@ -173,9 +173,12 @@ fn an_interrupted_fetch_leaves_nothing() {
     }
 }
 
+/// Names and texts of programs.
+type Programs<'a> = &'a [(&'a str, &'a str)];
+
 /// A copy of the scripts in a tree of their own, where programs are only the ones in `bin`: what every system has, and
 /// the given ones.
-fn tree(name: &str, programs: &[(&str, &str)]) -> PathBuf {
+fn tree(name: &str, programs: Programs) -> PathBuf {
     let root = fresh(name);
     for folder in ["scripts", "models", "bin", "elsewhere"] {
         fs::create_dir(root.join(folder)).unwrap();
@@ -250,7 +253,7 @@ fn run_says_what_is_missing_in_one_line() {
     let failing = ("cargo", "#!/bin/sh\nexit 101\n");
     let no_fetch = ("python3", "#!/bin/sh\necho 'fetch_model: error: no network' >&2\nexit 1\n");
     // Programs, whether the model is there, and the message.
-    let cases: &[(&[(&str, &str)], bool, &str)] = &[
+    let cases: &[(Programs, bool, &str)] = &[
         (&[], true, "cargo is not on PATH"),
         (&[failing], false, "python3 is not on PATH"),
         (&[failing], true, "the build failed"),
