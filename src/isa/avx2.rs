@@ -5,7 +5,6 @@
 
 use super::{Kernel, Simd};
 use std::arch::x86_64::*;
-use std::array::from_fn;
 
 /// AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -38,6 +37,24 @@ pub(super) fn top8(a: __m256) -> f32 {
         let a = _mm_max_ps(a, _mm_movehl_ps(a, a));
         _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps::<1>(a, a)))
     }
+}
+
+/// `[f(0), f(1)]`, written out: see [`super`] on what must be inlined.
+macro_rules! two {
+    ($i:ident => $value:expr) => {
+        unsafe {
+            [
+                {
+                    let $i = 0;
+                    $value
+                },
+                {
+                    let $i = 1;
+                    $value
+                },
+            ]
+        }
+    };
 }
 
 macro_rules! both {
@@ -73,7 +90,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn load_f16(x: &[u16; 16]) -> Self::F {
-        from_fn(|i| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(x[8 * i..].as_ptr().cast())) })
+        two!(i => _mm256_cvtph_ps(_mm_loadu_si128(x[8 * i..].as_ptr().cast())))
     }
     #[inline(always)]
     fn store_f16(v: Self::F, out: &mut [u16; 16]) {
@@ -84,7 +101,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn load_bf16(x: &[u16; 16]) -> Self::F {
-        from_fn(|i| unsafe {
+        two!(i => {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(x[8 * i..].as_ptr().cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
         })
@@ -107,7 +124,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        from_fn(|i| unsafe { _mm256_fmadd_ps(a[i], b[i], c[i]) })
+        two!(i => _mm256_fmadd_ps(a[i], b[i], c[i]))
     }
     #[inline(always)]
     fn max(a: Self::F, b: Self::F) -> Self::F {
@@ -119,7 +136,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn round(a: Self::F) -> Self::F {
-        from_fn(|i| unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[i]) })
+        two!(i => _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[i]))
     }
     #[inline(always)]
     fn sum(a: Self::F) -> f32 {
@@ -148,19 +165,19 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn ishl(a: Self::I, n: u32) -> Self::I {
-        from_fn(|i| unsafe { _mm256_sll_epi32(a[i], _mm_cvtsi32_si128(n as i32)) })
+        two!(i => _mm256_sll_epi32(a[i], _mm_cvtsi32_si128(n as i32)))
     }
     #[inline(always)]
     fn ishr(a: Self::I, n: u32) -> Self::I {
-        from_fn(|i| unsafe { _mm256_srl_epi32(a[i], _mm_cvtsi32_si128(n as i32)) })
+        two!(i => _mm256_srl_epi32(a[i], _mm_cvtsi32_si128(n as i32)))
     }
     #[inline(always)]
     fn load_u8(x: &[u8; 16]) -> Self::I {
-        from_fn(|i| unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(x[8 * i..].as_ptr().cast())) })
+        two!(i => _mm256_cvtepu8_epi32(_mm_loadl_epi64(x[8 * i..].as_ptr().cast())))
     }
     #[inline(always)]
     fn load_i8(x: &[u8; 16]) -> Self::I {
-        from_fn(|i| unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(x[8 * i..].as_ptr().cast())) })
+        two!(i => _mm256_cvtepi8_epi32(_mm_loadl_epi64(x[8 * i..].as_ptr().cast())))
     }
     #[inline(always)]
     fn to_f32(a: Self::I) -> Self::F {
@@ -189,11 +206,11 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn bytes(x: &[u8; 64]) -> Self::B {
-        from_fn(|i| unsafe { _mm256_loadu_si256(x[32 * i..].as_ptr().cast()) })
+        two!(i => _mm256_loadu_si256(x[32 * i..].as_ptr().cast()))
     }
     #[inline(always)]
     fn and(a: Self::B, mask: u8) -> Self::B {
-        from_fn(|i| unsafe { _mm256_and_si256(a[i], _mm256_set1_epi8(mask as i8)) })
+        two!(i => _mm256_and_si256(a[i], _mm256_set1_epi8(mask as i8)))
     }
     #[inline(always)]
     fn or(a: Self::B, b: Self::B) -> Self::B {
@@ -201,15 +218,15 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn shr(a: Self::B, n: u32) -> Self::B {
-        from_fn(|i| unsafe { _mm256_srl_epi16(a[i], _mm_cvtsi32_si128(n as i32)) })
+        two!(i => _mm256_srl_epi16(a[i], _mm_cvtsi32_si128(n as i32)))
     }
     #[inline(always)]
     fn shl(a: Self::B, n: u32) -> Self::B {
-        from_fn(|i| unsafe { _mm256_sll_epi16(a[i], _mm_cvtsi32_si128(n as i32)) })
+        two!(i => _mm256_sll_epi16(a[i], _mm_cvtsi32_si128(n as i32)))
     }
     #[inline(always)]
     fn lookup(table: &[u8; 16], a: Self::B) -> Self::B {
-        from_fn(|i| unsafe {
+        two!(i => {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
             _mm256_shuffle_epi8(table, a[i])
         })
@@ -217,7 +234,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn dot(acc: Self::I, w: Self::B, x: i32) -> Self::I {
         // Pairs fit in i16: 2 * 63 * 128 < 2^15.
-        from_fn(|i| unsafe {
+        two!(i => {
             let pairs = _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(x));
             _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         })
@@ -225,7 +242,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn dot_wide(acc: Self::I, w: Self::B, x: i32) -> Self::I {
         // |w| is at most 128 and |x| at most 127, so pairs fit in i16 once the sign has moved from w to x.
-        from_fn(|i| unsafe {
+        two!(i => {
             let w = _mm256_xor_si256(w[i], _mm256_set1_epi8(-128));
             let x = _mm256_sign_epi8(_mm256_set1_epi32(x), w);
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), x);

@@ -12,7 +12,7 @@
 //! The values are doubled to make them integers, hence 128. Exponents 0 and 1 are subnormal scales. Two facts are the
 //! reference's and not the standard's: minus zero comes out as plus zero, and e = 255 is one more power of two, not NaN.
 
-use super::panel::{Packed, Scales, nibbles, put, sixteen, word};
+use super::panel::{Packed, Scales, eight, nibbles, put, sixteen, word};
 use super::{Format, pairs, panel};
 use crate::isa::Simd;
 
@@ -70,14 +70,21 @@ impl Packed for Mxfp4 {
     }
     #[inline(always)]
     fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        nibbles::<S>(slots).map(|w| S::lookup(&RAISED, w))
+        let index = nibbles::<S>(slots);
+        eight!(g => S::lookup(&RAISED, index[g]))
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], _: usize) -> Scales<S> {
         // 2^(e - 128) as a product of two powers that are normal numbers for every e.
         let e = S::load_u8(sixteen(scales, 0));
         let half = S::ishr(e, 1);
-        let power = |e: S::I| S::as_f32(S::ishl(S::iadd(e, S::isplat(63)), 23));
-        Scales::whole(S::mul(power(half), power(S::isub(e, half))), S::splat(0.0))
+        let product = S::mul(power::<S>(half), power::<S>(S::isub(e, half)));
+        Scales::whole(product, S::splat(0.0))
     }
+}
+
+/// `2^(e - 64)`.
+#[inline(always)]
+fn power<S: Simd>(e: S::I) -> S::F {
+    S::as_f32(S::ishl(S::iadd(e, S::isplat(63)), 23))
 }

@@ -231,26 +231,31 @@ fn tile<S: Simd, P: Packed, const N: usize>(
     N
 }
 
+/// Sum over groups `from .. to` of a step, exact.
+#[inline(always)]
+fn groups<S: Simd, P: Packed>(w: &[S::B; 8], x: &[i32; 8], from: usize, to: usize, total: i32) -> S::I {
+    let mut acc = S::isplat(0);
+    // Not an iterator with a closure: see `crate::isa` on what must be inlined.
+    #[allow(clippy::needless_range_loop)]
+    for g in from..to {
+        acc = if P::WIDE { S::dot_wide(acc, w[g], x[g]) } else { S::dot(acc, w[g], x[g]) };
+    }
+    match if P::WIDE { S::WIDE_SHIFT } else { P::SHIFT } {
+        Some(shift) => S::isub(acc, S::ishl(S::isplat(total), shift)),
+        None => acc,
+    }
+}
+
 /// One step of one output row: sixteen accumulators, thirty-two columns.
 #[inline(always)]
 fn advance<S: Simd, P: Packed>(sum: S::F, w: &[S::B; 8], by: &Scales<S>, x: &Activations) -> S::F {
-    let dot = |from: usize, to: usize| {
-        let groups = w[from..to].iter().zip(&x.quants[from..to]);
-        let zero = S::isplat(0);
-        groups.fold(zero, |acc, (&w, &x)| if P::WIDE { S::dot_wide(acc, w, x) } else { S::dot(acc, w, x) })
-    };
-    let shift = if P::WIDE { S::WIDE_SHIFT } else { P::SHIFT };
-    let centre = |acc: S::I, total: i32| match shift {
-        Some(shift) => S::isub(acc, S::ishl(S::isplat(total), shift)),
-        None => acc,
-    };
     let scale = S::splat(x.scale);
     let total = if P::HALVES {
-        let low = centre(dot(0, 4), x.halves[0]);
-        let high = centre(dot(4, 8), x.halves[1]);
+        let low = groups::<S, P>(w, &x.quants, 0, 4, x.halves[0]);
+        let high = groups::<S, P>(w, &x.quants, 4, 8, x.halves[1]);
         S::iadd(S::imul(low, by.halves[0]), S::imul(high, by.halves[1]))
     } else {
-        centre(dot(0, 8), x.total)
+        groups::<S, P>(w, &x.quants, 0, 8, x.total)
     };
     let sum = S::fma(S::mul(S::to_f32(total), scale), by.scale, sum);
     if !P::MIN {
@@ -264,6 +269,17 @@ fn advance<S: Simd, P: Packed>(sum: S::F, w: &[S::B; 8], by: &Scales<S>, x: &Act
         S::fma(S::splat(x.sum), by.min, sum)
     }
 }
+
+/// `[f(0), ..., f(7)]`, written out: see [`crate::isa`] on what must be inlined.
+macro_rules! eight {
+    ($g:ident => $value:expr) => {
+        eight!($g => $value; 0 1 2 3 4 5 6 7)
+    };
+    ($g:ident => $value:expr; $($n:literal)*) => {
+        [$({ let $g: usize = $n; $value }),*]
+    };
+}
+pub(super) use eight;
 
 /// The word of columns `4 * group ..` of row `row` in `slot`.
 #[inline(always)]
@@ -339,13 +355,13 @@ pub fn bits(columns: u32) -> u32 {
 #[inline(always)]
 pub fn five_bits<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
     let low = nibbles::<S>(slots);
-    std::array::from_fn(|g| S::or(low[g], bit::<S>(&slots[4], g, 4)))
+    eight!(g => S::or(low[g], bit::<S>(&slots[4], g, 4)))
 }
 
 /// Eight groups from four slots of nibbles: low nibbles are groups 0 to 3, high ones 4 to 7.
 #[inline(always)]
 pub fn nibbles<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-    std::array::from_fn(|g| {
+    eight!(g => {
         let pair = S::bytes(&slots[g % 4]);
         S::and(if g < 4 { pair } else { S::shr(pair, 4) }, 15)
     })

@@ -11,7 +11,7 @@
 //! w[i] = (d * s[i/16]) * q[i] - dmin * m[i/16]
 //! ```
 
-use super::panel::{Packed, Scales, halves, pair, put_pairs, put_u16, sixteen};
+use super::panel::{Packed, Scales, eight, halves, pair, put_pairs, put_u16, sixteen};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -59,16 +59,12 @@ impl Packed for Q2K {
     }
     #[inline(always)]
     fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        std::array::from_fn(|g| pair::<S>(slots, g, 0))
+        eight!(g => pair::<S>(slots, g, 0))
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
-        let half = |i: usize| {
-            let both = S::load_u8(sixteen(scales, 64 + 32 * step + 16 * i));
-            let min = S::ishr(both, 4);
-            (S::isub(both, S::ishl(min, 4)), min)
-        };
-        let ((scale0, min0), (scale1, min1)) = (half(0), half(1));
+        let (scale0, min0) = halves_of::<S>(sixteen(scales, 64 + 32 * step));
+        let (scale1, min1) = halves_of::<S>(sixteen(scales, 80 + 32 * step));
         Scales {
             scale: halves::<S>(scales),
             min: S::sub(S::splat(0.0), halves::<S>(&scales[32..])),
@@ -76,4 +72,12 @@ impl Packed for Q2K {
             min_halves: [min0, min1],
         }
     }
+}
+
+/// Low and high nibbles: scales and minima.
+#[inline(always)]
+fn halves_of<S: Simd>(both: &[u8; 16]) -> (S::I, S::I) {
+    let both = S::load_u8(both);
+    let min = S::ishr(both, 4);
+    (S::isub(both, S::ishl(min, 4)), min)
 }

@@ -12,7 +12,7 @@
 //! w[i] = (d * (s[i/16] - 32)) * (q[i] - 4)
 //! ```
 
-use super::panel::{Packed, Scales, bit, bits, halves, pair, plane, put, put_pairs, put_u16, sixteen};
+use super::panel::{Packed, Scales, bit, bits, eight, halves, pair, plane, put, put_pairs, put_u16, sixteen};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -67,11 +67,11 @@ impl Packed for Q3K {
     }
     #[inline(always)]
     fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        std::array::from_fn(|g| S::or(pair::<S>(slots, g, 0), bit::<S>(&slots[2], g, 2)))
+        eight!(g => S::or(pair::<S>(slots, g, 0), bit::<S>(&slots[2], g, 2)))
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
-        let half = |i: usize| S::load_i8(sixteen(scales, 32 + 32 * step + 16 * i));
-        Scales { halves: [half(0), half(1)], ..Scales::whole(halves::<S>(scales), S::splat(0.0)) }
+        let halves_of = [S::load_i8(sixteen(scales, 32 + 32 * step)), S::load_i8(sixteen(scales, 48 + 32 * step))];
+        Scales { halves: halves_of, ..Scales::whole(halves::<S>(scales), S::splat(0.0)) }
     }
 }

@@ -11,7 +11,7 @@
 //! w[i] = (d * s[i/16]) * (q[i] - 32)
 //! ```
 
-use super::panel::{Packed, Scales, halves, nibbles, pair, put_nibbles, put_pairs, put_u16, sixteen};
+use super::panel::{Packed, Scales, eight, halves, nibbles, pair, put_nibbles, put_pairs, put_u16, sixteen};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -62,11 +62,11 @@ impl Packed for Q6K {
     #[inline(always)]
     fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
         let low = nibbles::<S>(slots);
-        std::array::from_fn(|g| S::or(low[g], pair::<S>(&slots[4..], g, 4)))
+        eight!(g => S::or(low[g], pair::<S>(&slots[4..], g, 4)))
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
-        let half = |i: usize| S::load_i8(sixteen(scales, 32 + 32 * step + 16 * i));
-        Scales { halves: [half(0), half(1)], ..Scales::whole(halves::<S>(scales), S::splat(0.0)) }
+        let halves_of = [S::load_i8(sixteen(scales, 32 + 32 * step)), S::load_i8(sixteen(scales, 48 + 32 * step))];
+        Scales { halves: halves_of, ..Scales::whole(halves::<S>(scales), S::splat(0.0)) }
     }
 }

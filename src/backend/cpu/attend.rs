@@ -122,7 +122,10 @@ impl<T: Stored> Attend<'_, T> {
             let mut sums = [[S::splat(0.0); N]; 4];
             for i in 0..visible.len() {
                 let value = &values[visible.slot(i) * stride..][..head_bytes];
-                let weight: [S::F; N] = std::array::from_fn(|n| S::splat(scores[n * room + i]));
+                let mut weight = [S::splat(0.0); N];
+                for (n, weight) in weight.iter_mut().enumerate() {
+                    *weight = S::splat(scores[n * room + i]);
+                }
                 if take == 4 {
                     for (c, sums) in sums.iter_mut().enumerate() {
                         let v = T::load::<S>(value, chunk + c);
