@@ -1,7 +1,7 @@
 //! The CPU backend: packed int8 dot products, a spinning team of threads, everything written over [`crate::isa::Simd`].
 //!
 //! Work is split by output columns (products), by row and head (attention), by row (the rest); every unit is computed
-//! whole by one thread, so nothing depends on how many there are. Rows of at most [`TILE`] are taken through a product
+//! whole by one thread, so nothing depends on how many there are. Rows of at most `TILE` are taken through a product
 //! at a time, for their quantised activations to stay in the second-level cache.
 
 #![allow(unsafe_code)] // disjoint parts of one result, written by several threads

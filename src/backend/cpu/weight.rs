@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 /// What the arena asks of the system at a time.
 const CHUNK: usize = 32 << 20;
+/// What is packed of a tensor at a time.
+const PIECE: usize = 8 << 20;
 /// Huge pages, and so chunks, start at multiples of this.
 const HUGE: usize = 2 << 20;
 
@@ -87,21 +89,28 @@ impl Weight {
         let size = rows.div_ceil(ROWS).checked_mul(panel_bytes).context("the packed size overflows")?;
         let mut panels = arena.take(size)?;
         let group = ROWS * cols / from.block * from.bytes;
-        pool.install(|| {
-            use rayon::prelude::*;
-            let panels = panels.bytes_mut()[..size].par_chunks_mut(panel_bytes);
-            panels.zip(tensor.bytes.par_chunks(group)).with_min_len(4).for_each(|(panel, rows)| {
-                if std::ptr::eq(from, to) {
-                    (to.pack)(rows, cols, panel);
-                } else {
-                    let mut wide = vec![0.0; rows.len() / from.bytes * from.block];
-                    (from.dequant)(rows, &mut wide);
-                    let bytes: Vec<u8> = wide.into_iter().flat_map(f32::to_le_bytes).collect();
-                    (to.pack)(&bytes, cols, panel);
-                }
+        // In pieces, each dropped from the file's pages once packed, so that a large tensor is never there twice.
+        let piece = (PIECE / group).max(1);
+        let pieces = panels.bytes_mut()[..size].chunks_mut(piece * panel_bytes).zip(tensor.bytes.chunks(piece * group));
+        for (panels, bytes) in pieces {
+            pool.install(|| {
+                use rayon::prelude::*;
+                let jobs = panels.par_chunks_mut(panel_bytes).zip(bytes.par_chunks(group));
+                jobs.with_min_len(4).for_each(|(panel, rows)| {
+                    if std::ptr::eq(from, to) {
+                        (to.pack)(rows, cols, panel);
+                    } else {
+                        let mut wide = vec![0.0; rows.len() / from.bytes * from.block];
+                        (from.dequant)(rows, &mut wide);
+                        let bytes: Vec<u8> = wide.into_iter().flat_map(f32::to_le_bytes).collect();
+                        (to.pack)(&bytes, cols, panel);
+                    }
+                });
             });
-        });
-        tensor.release();
+            let mut packed = *tensor;
+            packed.bytes = bytes;
+            packed.release();
+        }
         Ok(Self { format: to, rows, cols, panels })
     }
 
