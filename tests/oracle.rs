@@ -4,14 +4,14 @@
 
 mod common;
 
-use common::naive::Naive;
+use common::{models, naive::Naive};
 use flate2::read::GzDecoder;
 use foretoken::backend::{Backend, KvType, cpu::Cpu};
 use foretoken::gguf::Gguf;
 use foretoken::isa::Isa;
 use foretoken::model::{Input, Model, Rows};
 use foretoken::tree::Token;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Names of the fixtures and of the models they were made with.
@@ -49,17 +49,6 @@ struct Prompt {
 fn prompts(fixture: &str) -> Vec<Prompt> {
     let path = format!("{}/tests/fixtures/oracle/{fixture}.json.gz", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_reader(GzDecoder::new(std::fs::File::open(path).unwrap())).unwrap()
-}
-
-/// The path of a model, or `None` after saying why not.
-fn find(file: &str) -> Option<PathBuf> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
-    let folders = std::env::var_os("FORETOKEN_MODELS").map(PathBuf::from).into_iter().chain([own]);
-    let found = folders.map(|folder| folder.join(file)).find(|path| path.exists());
-    if found.is_none() {
-        println!("skipped: {file} is neither in FORETOKEN_MODELS nor in models/");
-    }
-    found
 }
 
 fn load<B: Backend>(backend: &Arc<B>, path: &Path) -> Model<B> {
@@ -119,7 +108,7 @@ fn check_greedy<B: Backend>(model: &Model<B>, fixture: &str, prompts_used: usize
 #[test]
 fn cpu() {
     for &(fixture, file) in MODELS {
-        let Some(path) = find(file) else { continue };
+        let Some(path) = models::find(file) else { continue };
         let model = load(&Arc::new(Cpu::new(Isa::best(), 2).unwrap()), &path);
         check_prompts(&model, fixture, INT8);
         check_greedy(&model, fixture, usize::MAX);
@@ -130,7 +119,7 @@ fn cpu() {
 #[test]
 fn cpu_with_exact_activations() {
     for &(fixture, file) in &MODELS[..3] {
-        let Some(path) = find(file) else { continue };
+        let Some(path) = models::find(file) else { continue };
         check_prompts(&load(&Arc::new(Cpu::new(Isa::best(), 2).unwrap().exact()), &path), fixture, F32);
     }
 }
@@ -140,7 +129,7 @@ fn cpu_with_exact_activations() {
 fn plain_backend() {
     let all = std::env::var_os("FORETOKEN_SLOW_TESTS").is_some();
     for &(fixture, file) in MODELS.iter().take(if all { MODELS.len() } else { 1 }) {
-        let Some(path) = find(file) else { continue };
+        let Some(path) = models::find(file) else { continue };
         let model = load(&Arc::new(Naive::default()), &path);
         check_prompts(&model, fixture, F32);
         check_greedy(&model, fixture, 1);

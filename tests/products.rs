@@ -4,7 +4,8 @@
 mod common;
 
 use common::blocks::{Random, shapes, weights};
-use foretoken::backend::{Backend, Product, cpu::Cpu, cpu::Mat};
+use foretoken::backend::cpu::{Cpu, Mat, Weight};
+use foretoken::backend::{Backend, Product};
 use foretoken::gguf::TensorView;
 use foretoken::isa::Isa;
 use foretoken::quant::Format;
@@ -44,16 +45,9 @@ impl Case {
         Self { format, cols, outputs, weights, bias: random.normals(outputs), x }
     }
 
-    fn product(&self, cpu: &Cpu, rows: std::ops::Range<usize>) -> Vec<f32> {
-        let dims = [self.cols as u64, self.outputs as u64];
-        let weight = cpu.weight(&TensorView::new("w", self.format.ggml_id, &dims, &self.weights).unwrap()).unwrap();
-        self.product_with(cpu, &weight, rows)
-    }
-
-    fn product_with(&self, cpu: &Cpu, weight: &<Cpu as Backend>::Weight, rows: std::ops::Range<usize>) -> Vec<f32> {
-        let x = matrix(cpu, &self.x[rows.start * self.cols..rows.end * self.cols], self.cols);
-        let mut out = cpu.mat(rows.len(), self.outputs).unwrap();
-        cpu.linear(&x, &mut [Product { weight, bias: Some(&self.bias), out: &mut out }]);
+    fn times(&self, cpu: &Cpu, weight: &Weight, x: &Mat) -> Vec<f32> {
+        let mut out = cpu.mat(64, self.outputs).unwrap();
+        cpu.linear(x, &mut [Product { weight, bias: Some(&self.bias), out: &mut out }]);
         cpu.read(&out).unwrap()
     }
 
@@ -103,8 +97,11 @@ fn products_are_right_and_equal_on_every_instruction_set() {
             let mut first = None;
             for isa in Isa::available() {
                 let cpu = Cpu::new(isa, 1).unwrap();
-                let rows = 0..if outputs == 17 { 64 } else { 8 };
-                let got = case.product(&cpu, rows);
+                let rows = if outputs == 17 { 64 } else { 8 };
+                let dims = [cols as u64, outputs as u64];
+                let view = TensorView::new("w", format.ggml_id, &dims, &case.weights).unwrap();
+                let x = matrix(&cpu, &case.x[..rows * cols], cols);
+                let got = case.times(&cpu, &cpu.weight(&view).unwrap(), &x);
                 for (i, (&got, &(want, size))) in got.iter().zip(&expected).enumerate() {
                     // Each of cols / 32 steps rounds a few times; formats with a minimum add terms larger than their
                     // sum, which the factor of ten covers.
@@ -127,29 +124,29 @@ fn products_are_right_and_equal_on_every_instruction_set() {
 /// Law 1: a row's result is the same alone and in any batch, on any number of threads.
 #[test]
 fn rows_do_not_know_their_batch() {
-    for isa in Isa::available() {
-        let mut random = Random(2);
-        let cpus = [1, 2, 3].map(|threads| Cpu::new(isa, threads).unwrap());
-        for (format, cols) in shapes() {
-            for outputs in OUTPUTS {
-                let case = Case::new(format, cols, outputs, &mut random);
-                let dims = [cols as u64, outputs as u64];
-                let view = TensorView::new("w", format.ggml_id, &dims, &case.weights).unwrap();
-                let weight = cpus[0].weight(&view).unwrap();
+    let cpus: Vec<Vec<Cpu>> =
+        Isa::available().map(|isa| [1, 2, 3].map(|threads| Cpu::new(isa, threads).unwrap()).into()).collect();
+    let mut random = Random(2);
+    for (format, cols) in shapes() {
+        for outputs in OUTPUTS {
+            let case = Case::new(format, cols, outputs, &mut random);
+            let dims = [cols as u64, outputs as u64];
+            let view = TensorView::new("w", format.ggml_id, &dims, &case.weights).unwrap();
+            // Packed weights and inputs are the same for every instruction set and team.
+            let weight = cpus[0][0].weight(&view).unwrap();
+            let input =
+                |rows: std::ops::Range<usize>| matrix(&cpus[0][0], &case.x[rows.start * cols..rows.end * cols], cols);
+            // The last rows, so that a row's place in the batch changes with the width.
+            let batches: Vec<Mat> = (1..=64).map(|n| input(64 - n..64)).collect();
+            for cpus in &cpus {
                 let alone: Vec<f32> =
-                    (0..64).flat_map(|row| case.product_with(&cpus[0], &weight, row..row + 1)).collect();
-                // Every width at one shape, the borders of tiles at the others; scalar has no tiles of its own.
-                let all = outputs == 17 && cols <= 320;
-                let widths = (1..=64).filter(|n| all || [2, 3, 5, 8, 9, 16, 31, 64].contains(n));
-                for n in widths.filter(|n| isa != Isa::Scalar || n % 8 < 4 || all) {
-                    let threads = if n % 2 == 0 { &cpus[..] } else { &cpus[1..2] };
-                    for cpu in threads {
-                        // The last rows, so that a row's place in the batch changes with the width.
-                        let batch = case.product_with(cpu, &weight, 64 - n..64);
-                        let same =
-                            batch.iter().zip(&alone[(64 - n) * outputs..]).all(|(a, b)| a.to_bits() == b.to_bits());
-                        assert!(same, "{} {cols}x{outputs} {}: {n} rows", format.name, isa.name());
-                    }
+                    (0..64).flat_map(|row| case.times(&cpus[0], &weight, &input(row..row + 1))).collect();
+                for (cpu, batch) in cpus.iter().flat_map(|cpu| batches.iter().map(move |batch| (cpu, batch))) {
+                    let got = case.times(cpu, &weight, batch);
+                    let want = &alone[alone.len() - got.len()..];
+                    let same = got.iter().zip(want).all(|(a, b)| a.to_bits() == b.to_bits());
+                    let (name, isa, threads) = (format.name, cpu.isa().name(), cpu.threads());
+                    assert!(same, "{name} {cols}x{outputs} {isa}: {} rows, {threads} threads", got.len() / outputs);
                 }
             }
         }
