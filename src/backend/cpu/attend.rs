@@ -5,10 +5,11 @@
 //! all laid out and accumulated by index in that sequence, so neither the batch nor the slot of an ancestor can change a
 //! bit (law 2). Scores are f32 throughout: products beyond the range of f16 are harmless.
 
-use super::kv::Stored;
+use super::kv::{LANES, Stored};
 use super::math::{exp, tanh};
 use crate::isa::{Kernel, Simd, load_part, store_part};
 use std::marker::PhantomData;
+use std::slice::ChunksExact;
 
 /// The positions a row sees, in order.
 #[derive(Clone, Copy)]
@@ -38,11 +39,10 @@ impl Visible<'_> {
 pub struct Attend<'a, T> {
     /// `[group, K]`
     pub q: &'a [f32],
-    /// All slots of the layer, keys and values, from this KV head's first byte on.
+    /// This head's keys in blocks and values in rows (see [`super::kv`]).
     pub keys: &'a [u8],
     pub values: &'a [u8],
-    /// Bytes from one slot to the next, and of one head.
-    pub stride: usize,
+    /// Bytes of one value.
     pub head_bytes: usize,
     /// Head width `K`.
     pub width: usize,
@@ -91,24 +91,12 @@ impl<T: Stored> Kernel for Attend<'_, T> {
 impl<T: Stored> Attend<'_, T> {
     #[inline(always)]
     fn heads<S: Simd, const N: usize>(self, room: usize) {
-        let Attend { q, keys, values, stride, head_bytes, width, visible, scale, softcap, scores, out, .. } = self;
+        let Attend { q, keys, values, head_bytes, width, visible, scale, softcap, scores, out, .. } = self;
         let chunks = width / 16;
-
-        let q: [&[[f32; 16]]; N] = std::array::from_fn(|n| &q[n * width..(n + 1) * width].as_chunks().0[..chunks]);
-
-        for i in 0..visible.len() {
-            let key = &keys[visible.slot(i) * stride..][..head_bytes];
-            let mut sums = [S::splat(0.0); N];
-            for chunk in 0..chunks {
-                let k = T::load::<S>(key, chunk);
-                for (sum, q) in sums.iter_mut().zip(&q) {
-                    *sum = S::fma(S::load(&q[chunk]), k, *sum);
-                }
-            }
-            for n in 0..N {
-                scores[n * room + i] = S::sum(sums[n]) * scale;
-            }
-        }
+        let q: [&[f32]; N] = std::array::from_fn(|n| &q[n * width..(n + 1) * width]);
+        let keys = keys.chunks_exact(LANES * head_bytes);
+        score_run::<S, T, N>(&q, keys.clone(), visible, scale, scores, room);
+        score_rest::<S, T, N>(&q, keys, visible, scale, scores, room);
 
         let mut inverse = [S::splat(0.0); N];
         for n in 0..N {
@@ -121,20 +109,20 @@ impl<T: Stored> Attend<'_, T> {
             let take = if chunks - chunk >= 4 { 4 } else { 1 };
             let mut sums = [[S::splat(0.0); N]; 4];
             for i in 0..visible.len() {
-                let value = &values[visible.slot(i) * stride..][..head_bytes];
+                let value = &values[visible.slot(i) * head_bytes..][..head_bytes];
                 let mut weight = [S::splat(0.0); N];
                 for (n, weight) in weight.iter_mut().enumerate() {
                     *weight = S::splat(scores[n * room + i]);
                 }
                 if take == 4 {
                     for (c, sums) in sums.iter_mut().enumerate() {
-                        let v = T::load::<S>(value, chunk + c);
+                        let v = T::row::<S>(value, chunk + c);
                         for n in 0..N {
                             sums[n] = S::fma(weight[n], v, sums[n]);
                         }
                     }
                 } else {
-                    let v = T::load::<S>(value, chunk);
+                    let v = T::row::<S>(value, chunk);
                     for n in 0..N {
                         sums[0][n] = S::fma(weight[n], v, sums[0][n]);
                     }
@@ -147,6 +135,103 @@ impl<T: Stored> Attend<'_, T> {
                 }
             }
             chunk += take;
+        }
+    }
+}
+
+/// Scores of `M` blocks of sixteen keys: for each key one sum, element after element.
+#[inline(always)]
+fn score_blocks<S: Simd, T: Stored, const N: usize, const M: usize>(
+    q: &[&[f32]; N],
+    blocks: [&[u8]; M],
+    scale: f32,
+) -> [[[f32; LANES]; N]; M] {
+    let mut sums = [[S::splat(0.0); N]; M];
+    for d in 0..q[0].len() {
+        for (block, sums) in blocks.iter().zip(&mut sums) {
+            let k = T::across::<S>(block, d);
+            for (q, sum) in q.iter().zip(sums) {
+                *sum = S::fma(k, S::splat(q[d]), *sum);
+            }
+        }
+    }
+    let mut scores = [[[0.0; LANES]; N]; M];
+    for (sums, scores) in sums.into_iter().zip(&mut scores) {
+        for (sum, scores) in sums.into_iter().zip(scores) {
+            S::store(S::mul(sum, S::splat(scale)), scores);
+        }
+    }
+    scores
+}
+
+/// Scores of the slots that are seen in sequence.
+#[inline(always)]
+fn score_run<S: Simd, T: Stored, const N: usize>(
+    q: &[&[f32]; N],
+    keys: ChunksExact<'_, u8>,
+    visible: Visible<'_>,
+    scale: f32,
+    scores: &mut [f32],
+    room: usize,
+) {
+    let Visible { first, end, .. } = visible;
+    if first == end {
+        return;
+    }
+    let mut slot = first / LANES * LANES;
+    let mut blocks = keys.skip(first / LANES).take(end.div_ceil(LANES) - first / LANES);
+    while let Some(one) = blocks.next() {
+        match blocks.next() {
+            Some(two) => {
+                for scored in score_blocks::<S, T, N, 2>(q, [one, two], scale) {
+                    place(&scored, slot, visible, scores, room);
+                    slot += LANES;
+                }
+            }
+            None => place(&score_blocks::<S, T, N, 1>(q, [one], scale)[0], slot, visible, scores, room),
+        }
+    }
+}
+
+/// Puts the scores of a block that begins at `slot` where the sequence has them.
+#[inline(always)]
+fn place<const N: usize>(
+    scored: &[[f32; LANES]; N],
+    slot: usize,
+    visible: Visible<'_>,
+    scores: &mut [f32],
+    room: usize,
+) {
+    let (from, to) = (visible.first.max(slot), visible.end.min(slot + LANES));
+    for (n, scored) in scored.iter().enumerate() {
+        let at = n * room + from - visible.first;
+        scores[at..at + to - from].copy_from_slice(&scored[from - slot..to - slot]);
+    }
+}
+
+/// Scores of the slots that are seen after those: blocks whole, of which the lanes that are seen are taken.
+#[inline(always)]
+fn score_rest<S: Simd, T: Stored, const N: usize>(
+    q: &[&[f32]; N],
+    mut keys: ChunksExact<'_, u8>,
+    visible: Visible<'_>,
+    scale: f32,
+    scores: &mut [f32],
+    room: usize,
+) {
+    let mut next = 0;
+    let mut i = visible.end - visible.first;
+    let mut rest = visible.rest.iter().peekable();
+    while let Some(&&slot) = rest.peek() {
+        let block = slot / LANES;
+        let keys = keys.nth(block - next).expect("a seen slot is in the cache");
+        next = block + 1;
+        let [scored] = score_blocks::<S, T, N, 1>(q, [keys], scale);
+        while let Some(&slot) = rest.next_if(|&&slot| slot / LANES == block) {
+            for (n, scored) in scored.iter().enumerate() {
+                scores[n * room + i] = scored[slot % LANES];
+            }
+            i += 1;
         }
     }
 }

@@ -1,7 +1,13 @@
-//! The KV cache: rows of rounded keys and values, by layer and slot.
+//! The KV cache: rounded keys and values of every layer, head by head.
+//!
+//! Values of a head are rows, one a slot. Keys lie across: sixteen slots make a block, and a block holds for each element
+//! of the head the sixteen slots' values side by side, so that one register takes one element of sixteen keys and scores
+//! need no sums across lanes (the K of a head is read in one go either way). A `q8_0` block has, for every 32 elements,
+//! first the sixteen scales, then the quants.
 
 use crate::backend::{KvShape, KvType};
-use crate::isa::{Kernel, Simd};
+use crate::isa::{Isa, Kernel, Simd};
+use crate::quant::panel::{halves, sixteen};
 use anyhow::{Context, Result, ensure};
 use memmap2::MmapMut;
 use std::ops::Range;
@@ -11,14 +17,10 @@ const BLOCK: usize = 32;
 /// Bytes of a `q8_0` block: an f16 scale, then the quants.
 const BLOCK_BYTES: usize = 34;
 
-/// Which of the two a row belongs to.
-#[derive(Clone, Copy)]
-pub enum Part {
-    Keys,
-    Values,
-}
+/// Slots of a block of keys.
+pub const LANES: usize = 16;
 
-/// Keys and values of all layers, `[layers, 2, slots, G*K]`.
+/// Keys and values of all layers: per layer and head the blocks of keys, then the rows of values.
 pub struct Kv {
     shape: KvShape,
     /// Anonymous memory: slots that were never used take none.
@@ -38,54 +40,124 @@ impl Kv {
             "KV type q8_0 needs a head width that is a multiple of {BLOCK}, this model's is {}: use f16 or f32",
             shape.width
         );
-        let data = MmapMut::map_anon(shape.bytes().max(1))
-            .with_context(|| format!("allocating {} bytes of KV cache", shape.bytes()))?;
-        Ok(Self { shape, data })
+        let rounded = KvShape { slots: shape.slots.next_multiple_of(LANES), ..shape };
+        let data = MmapMut::map_anon(rounded.bytes().max(1))
+            .with_context(|| format!("allocating {} bytes of KV cache", rounded.bytes()))?;
+        Ok(Self { shape: rounded, data })
     }
 
-    /// Its shape.
+    /// Its shape, slots rounded up to whole blocks.
     pub fn shape(&self) -> &KvShape {
         &self.shape
     }
 
-    fn row_bytes(&self) -> usize {
-        self.shape.ty.bytes(self.shape.heads * self.shape.width)
+    /// Bytes of one head of one slot.
+    pub fn head_bytes(&self) -> usize {
+        self.shape.ty.bytes(self.shape.width)
     }
 
-    fn at(&self, layer: usize, part: Part, slot: usize) -> usize {
-        debug_assert!(layer < self.shape.layers && slot <= self.shape.slots);
-        ((layer * 2 + part as usize) * self.shape.slots + slot) * self.row_bytes()
+    /// Where the keys of a head begin; its values follow them.
+    fn at(&self, layer: usize, head: usize) -> usize {
+        debug_assert!(layer < self.shape.layers && head < self.shape.heads);
+        (layer * self.shape.heads + head) * 2 * self.shape.slots * self.head_bytes()
     }
 
-    /// Bytes of the rows `slots` of one layer.
-    pub fn rows(&self, layer: usize, part: Part, slots: Range<usize>) -> &[u8] {
-        &self.data[self.at(layer, part, slots.start)..self.at(layer, part, slots.end)]
+    /// Keys of one head: blocks of [`LANES`] slots.
+    pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
+        &self.data[self.at(layer, head)..][..self.shape.slots * self.head_bytes()]
     }
 
-    /// Bytes of one row.
-    pub fn row_mut(&mut self, layer: usize, part: Part, slot: usize) -> &mut [u8] {
-        let at = self.at(layer, part, slot);
-        let bytes = self.row_bytes();
+    /// Values of one head: a row a slot.
+    pub fn values(&self, layer: usize, head: usize) -> &[u8] {
+        let bytes = self.shape.slots * self.head_bytes();
+        &self.data[self.at(layer, head) + bytes..][..bytes]
+    }
+
+    fn value_mut(&mut self, layer: usize, head: usize, slot: usize) -> &mut [u8] {
+        let bytes = self.head_bytes();
+        let at = self.at(layer, head) + (self.shape.slots + slot) * bytes;
         &mut self.data[at..at + bytes]
+    }
+
+    fn block_mut(&mut self, layer: usize, head: usize, slot: usize) -> &mut [u8] {
+        let bytes = LANES * self.head_bytes();
+        let at = self.at(layer, head) + slot / LANES * bytes;
+        &mut self.data[at..at + bytes]
+    }
+
+    /// Rounds one slot's `keys` and `values` `[G*K]` and stores them.
+    pub fn store(&mut self, isa: Isa, layer: usize, slot: usize, keys: &[f32], values: &[f32]) {
+        let KvShape { width, ty, .. } = self.shape;
+        let mut key = vec![0; self.head_bytes()];
+        for (head, (keys, values)) in keys.chunks_exact(width).zip(values.chunks_exact(width)).enumerate() {
+            isa.dispatch(Round { ty, x: values, out: self.value_mut(layer, head, slot) });
+            isa.dispatch(Round { ty, x: keys, out: &mut key });
+            let block = self.block_mut(layer, head, slot);
+            for_units(ty, width, |at, size, across| {
+                let lane = across + slot % LANES * size;
+                block[lane..lane + size].copy_from_slice(&key[at..at + size]);
+            });
+        }
+    }
+
+    /// One head's key of one slot, as a row.
+    fn key(&self, layer: usize, head: usize, slot: usize) -> Vec<u8> {
+        let bytes = self.head_bytes();
+        let block = &self.keys(layer, head)[slot / LANES * LANES * bytes..][..LANES * bytes];
+        let mut key = vec![0; bytes];
+        for_units(self.shape.ty, self.shape.width, |at, size, across| {
+            let lane = across + slot % LANES * size;
+            key[at..at + size].copy_from_slice(&block[lane..lane + size]);
+        });
+        key
+    }
+
+    /// Rows `slots` of a layer, keys of all of them and then values.
+    pub fn rows(&self, layer: usize, slots: Range<usize>) -> Vec<u8> {
+        let (heads, bytes) = (self.shape.heads, self.head_bytes());
+        let each = || slots.clone().flat_map(|slot| (0..heads).map(move |head| (slot, head)));
+        let keys = each().flat_map(|(slot, head)| self.key(layer, head, slot));
+        let values = each().flat_map(|(slot, head)| &self.values(layer, head)[slot * bytes..(slot + 1) * bytes]);
+        keys.chain(values.copied()).collect()
     }
 
     /// Moves one slot of every layer.
     pub fn move_slot(&mut self, from: usize, to: usize) {
-        let bytes = self.row_bytes();
-        for layer in 0..self.shape.layers {
-            for part in [Part::Keys, Part::Values] {
-                let (from, to) = (self.at(layer, part, from), self.at(layer, part, to));
-                self.data.copy_within(from..from + bytes, to);
+        let KvShape { layers, heads, slots, width, ty } = self.shape;
+        let bytes = self.head_bytes();
+        for (layer, head) in (0..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head))) {
+            let values = self.at(layer, head) + slots * bytes;
+            self.data.copy_within(values + from * bytes..values + (from + 1) * bytes, values + to * bytes);
+            let keys = self.at(layer, head);
+            let place = |slot: usize| (keys + slot / LANES * LANES * bytes, slot % LANES);
+            let ((from, from_lane), (to, to_lane)) = (place(from), place(to));
+            for_units(ty, width, |_, size, across| {
+                let from = from + across + from_lane * size;
+                self.data.copy_within(from..from + size, to + across + to_lane * size);
+            });
+        }
+    }
+}
+
+/// Calls `f(offset in a row, bytes, offset of lane 0 in a block)` for every unit of a head: an element, or a scale.
+fn for_units(ty: KvType, width: usize, mut f: impl FnMut(usize, usize, usize)) {
+    match ty {
+        KvType::F32 => (0..width).for_each(|d| f(4 * d, 4, 4 * LANES * d)),
+        KvType::F16 => (0..width).for_each(|d| f(2 * d, 2, 2 * LANES * d)),
+        KvType::Q8_0 => {
+            for start in (0..width / BLOCK).map(|block| block * BLOCK_BYTES) {
+                f(start, 2, LANES * start);
+                (0..BLOCK).for_each(|i| f(start + 2 + i, 1, LANES * (start + 2 + i)));
             }
         }
     }
 }
 
 /// Rounds one row to the cache's type.
-pub struct Round<'a> {
-    pub ty: KvType,
-    pub x: &'a [f32],
-    pub out: &'a mut [u8],
+struct Round<'a> {
+    ty: KvType,
+    x: &'a [f32],
+    out: &'a mut [u8],
 }
 
 impl Kernel for Round<'_> {
@@ -128,40 +200,60 @@ impl Kernel for Round<'_> {
     }
 }
 
-/// Reads sixteen elements of a stored row at a time.
+/// Reads sixteen stored elements at a time.
 pub trait Stored: 'static {
-    /// Elements `16 * chunk ..` of a head that starts at `head`.
-    fn load<S: Simd>(head: &[u8], chunk: usize) -> S::F;
+    /// Elements `16 * chunk ..` of a row.
+    fn row<S: Simd>(row: &[u8], chunk: usize) -> S::F;
+    /// Element `d` of the sixteen keys of a block.
+    fn across<S: Simd>(block: &[u8], d: usize) -> S::F;
 }
 
 pub struct F32;
 pub struct F16;
 pub struct Q8;
 
+#[inline(always)]
+fn floats<S: Simd>(bytes: &[u8]) -> S::F {
+    let mut x = [0.0; 16];
+    for (x, bytes) in x.iter_mut().zip(bytes[..64].as_chunks().0) {
+        *x = f32::from_le_bytes(*bytes);
+    }
+    S::load(&x)
+}
+
 impl Stored for F32 {
     #[inline(always)]
-    fn load<S: Simd>(head: &[u8], chunk: usize) -> S::F {
-        let mut x = [0.0; 16];
-        for (x, bytes) in x.iter_mut().zip(head[64 * chunk..][..64].as_chunks().0) {
-            *x = f32::from_le_bytes(*bytes);
-        }
-        S::load(&x)
+    fn row<S: Simd>(row: &[u8], chunk: usize) -> S::F {
+        floats::<S>(&row[64 * chunk..])
+    }
+    #[inline(always)]
+    fn across<S: Simd>(block: &[u8], d: usize) -> S::F {
+        floats::<S>(&block[64 * d..])
     }
 }
 
 impl Stored for F16 {
     #[inline(always)]
-    fn load<S: Simd>(head: &[u8], chunk: usize) -> S::F {
-        crate::quant::panel::halves::<S>(&head[32 * chunk..][..32])
+    fn row<S: Simd>(row: &[u8], chunk: usize) -> S::F {
+        halves::<S>(&row[32 * chunk..])
+    }
+    #[inline(always)]
+    fn across<S: Simd>(block: &[u8], d: usize) -> S::F {
+        halves::<S>(&block[32 * d..])
     }
 }
 
 impl Stored for Q8 {
     #[inline(always)]
-    fn load<S: Simd>(head: &[u8], chunk: usize) -> S::F {
-        let block = &head[chunk / 2 * BLOCK_BYTES..][..BLOCK_BYTES];
+    fn row<S: Simd>(row: &[u8], chunk: usize) -> S::F {
+        let block = &row[chunk / 2 * BLOCK_BYTES..][..BLOCK_BYTES];
         let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
-        let quants = block[2 + chunk % 2 * 16..].first_chunk().expect("a block holds 32 quants");
-        S::mul(S::to_f32(S::load_i8(quants)), S::splat(scale))
+        S::mul(S::to_f32(S::load_i8(sixteen(block, 2 + chunk % 2 * 16))), S::splat(scale))
+    }
+    #[inline(always)]
+    fn across<S: Simd>(block: &[u8], d: usize) -> S::F {
+        let part = &block[d / BLOCK * LANES * BLOCK_BYTES..][..LANES * BLOCK_BYTES];
+        let quants = S::load_i8(sixteen(part, LANES * (2 + d % BLOCK)));
+        S::mul(S::to_f32(quants), halves::<S>(part))
     }
 }

@@ -21,7 +21,7 @@ use crate::quant::{Dot, Input, Out, ROWS};
 use crate::tree::Token;
 use anyhow::{Context, Result};
 use attend::{Attend, Visible};
-use kv::{Part, Round, Stored};
+use kv::Stored;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
@@ -177,9 +177,6 @@ impl Cpu {
         let shape = *kv.shape();
         let (width, heads) = (shape.width, shape.heads);
         let group = q.cols / width / heads;
-        let (stride, head_bytes) = (shape.ty.bytes(heads * width), shape.ty.bytes(width));
-        let used = 0..span.base() + q.rows;
-        let (keys, values) = (kv.rows(layer, Part::Keys, used.clone()), kv.rows(layer, Part::Values, used));
         out.set_rows(q.rows);
         let out = out.shared();
         let Work { team, scores, .. } = &mut *self.work();
@@ -198,10 +195,9 @@ impl Cpu {
                 let cut = head * group * width..(head + 1) * group * width;
                 self.isa.dispatch(Attend::<T> {
                     q: &q.row(row)[cut.clone()],
-                    keys: &keys[head * head_bytes..],
-                    values: &values[head * head_bytes..],
-                    stride,
-                    head_bytes,
+                    keys: kv.keys(layer, head),
+                    values: kv.values(layer, head),
+                    head_bytes: kv.head_bytes(),
                     width,
                     visible,
                     scale: how.scale,
@@ -265,8 +261,7 @@ impl Backend for Cpu {
     }
 
     fn read_kv(&self, kv: &Kv, slots: Range<usize>) -> Result<Vec<u8>> {
-        let parts = |layer| [Part::Keys, Part::Values].map(|part| kv.rows(layer, part, slots.clone()));
-        Ok((0..kv.shape().layers).flat_map(parts).flatten().copied().collect())
+        Ok((0..kv.shape().layers).flat_map(|layer| kv.rows(layer, slots.clone())).collect())
     }
 
     fn embed(&self, table: &Table, tokens: &[Token], scale: f32, out: &mut Mat) {
@@ -372,13 +367,9 @@ impl Backend for Cpu {
     }
 
     fn store(&self, kv: &mut Kv, layer: usize, slot: usize, k: &Mat, v: &Mat) {
-        let ty = kv.shape().ty;
         assert!(slot + k.rows <= kv.shape().slots && k.rows == v.rows);
-        for (part, m) in [(Part::Keys, k), (Part::Values, v)] {
-            for row in 0..m.rows {
-                let out = kv.row_mut(layer, part, slot + row);
-                self.isa.dispatch(Round { ty, x: m.row(row), out });
-            }
+        for row in 0..k.rows {
+            kv.store(self.isa, layer, slot + row, k.row(row), v.row(row));
         }
     }
 
