@@ -205,6 +205,10 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(at: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+    #[inline(always)]
     fn bytes(x: &[u8; 64]) -> Self::B {
         two!(i => _mm256_loadu_si256(x[32 * i..].as_ptr().cast()))
     }

@@ -157,6 +157,10 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(at: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+    #[inline(always)]
     fn bytes(x: &[u8; 64]) -> Self::B {
         unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
     }

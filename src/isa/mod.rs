@@ -175,6 +175,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The same bits seen as f32.
     fn as_f32(a: Self::I) -> Self::F;
 
+    /// Asks for the cache line at `at`, which need not exist.
+    fn prefetch(at: *const u8);
     /// Sixty-four bytes.
     fn bytes(x: &[u8; 64]) -> Self::B;
     /// Byte-wise and with `mask`.

@@ -137,6 +137,10 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn prefetch(at: *const u8) {
+        let _ = at;
+    }
+    #[inline(always)]
     fn bytes(x: &[u8; 64]) -> Self::B {
         *x
     }

@@ -18,6 +18,9 @@ use super::{Dot, Format, Input, Out};
 use crate::isa::{Isa, Kernel, Simd, load_part};
 use std::marker::PhantomData;
 
+/// How far ahead of its use a weight is asked for, in bytes: a page, which is where the hardware's own prefetch stops.
+const AHEAD: usize = 4096;
+
 /// Columns of a step, and of a block of quantised activations.
 pub const STEP: usize = 32;
 
@@ -217,6 +220,9 @@ fn tile<S: Simd, P: Packed, const N: usize>(
     let mut step = 0;
     for (quants, scales) in quants.chunks_exact(P::SLOTS * per_block).zip(scales) {
         for (within, slots) in quants.chunks_exact(P::SLOTS).enumerate() {
+            for slot in slots {
+                S::prefetch(slot.as_ptr().wrapping_add(AHEAD));
+            }
             let w = P::quants::<S>(slots);
             let by = P::scales::<S>(scales, within);
             for n in 0..N {
