@@ -3,6 +3,7 @@
 //! Activations stay in f32. Every output has two accumulators, for even and odd columns, added at the end: two chains of
 //! multiply-adds, and the same order whatever the batch.
 
+use super::panel::AHEAD;
 use super::{Dot, Format, Input, Out, ROWS};
 use crate::isa::{Isa, Kernel, Simd};
 use std::marker::PhantomData;
@@ -89,6 +90,7 @@ fn tile<S: Simd, W: Float, const N: usize>(
     let pairs = panel.chunks_exact(2 * size);
     let last = pairs.remainder();
     for (pair, columns) in pairs.enumerate() {
+        S::prefetch(columns.as_ptr().wrapping_add(AHEAD));
         let (a, b) = (W::load::<S>(&columns[..size]), W::load::<S>(&columns[size..]));
         for n in 0..N {
             even[n] = S::fma(a, S::splat(x[n][2 * pair]), even[n]);

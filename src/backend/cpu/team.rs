@@ -3,12 +3,15 @@
 //! A matrix product here takes tens of microseconds, so threads that wait for the next one spin for a moment before they
 //! park. Work is cut into units that do not depend on one another; members take the next few units whenever they are free,
 //! so a straggler costs little, and no result depends on who did what.
+//!
+//! Nobody waits for a member that has not begun: on a busy machine a worker may get its core only when the others have
+//! done everything, and then it finds the gate closed.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::thread::{JoinHandle, Thread};
 
 /// Rounds of spinning before a worker parks, some tens of microseconds: longer than what one thread does alone between
@@ -19,12 +22,15 @@ const LEADER_SPINS: u32 = 1_000;
 
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
 
+/// Bits of [`Shared::gate`]: workers within, whether it is closed, and the number of the job.
+const INSIDE: u64 = (1 << 31) - 1;
+const CLOSED: u64 = 1 << 31;
+const JOB: u64 = 1 << 32;
+
 struct Shared {
-    /// Counts jobs; a change tells workers that `job` is new.
-    epoch: AtomicU32,
-    /// Workers that still have to finish the current job.
-    busy: AtomicUsize,
-    /// The current job; written by the leader while no worker is busy.
+    /// Who may work on what: see [`INSIDE`], [`CLOSED`], [`JOB`].
+    gate: AtomicU64,
+    /// The current job; written by the leader while the gate is closed and no one is inside.
     job: UnsafeCell<Option<Job<'static>>>,
     /// Per worker: about to park, or parked.
     parked: Vec<AtomicBool>,
@@ -32,8 +38,8 @@ struct Shared {
     quit: AtomicBool,
 }
 
-// SAFETY: `job` is written only by the leader while `busy` is zero, and read by workers only after they have seen the
-// epoch that was released after the write and before they count themselves out of `busy`.
+// SAFETY: `job` is written only by the leader while the gate is closed and nobody is inside, and read only by workers
+// inside, who came through the gate that was opened (released) after the write.
 unsafe impl Sync for Shared {}
 // SAFETY: the job is a reference to something `Sync`.
 unsafe impl Send for Shared {}
@@ -50,8 +56,7 @@ impl Team {
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let workers = threads.max(1) - 1;
         let shared = Arc::new(Shared {
-            epoch: AtomicU32::new(0),
-            busy: AtomicUsize::new(0),
+            gate: AtomicU64::new(CLOSED),
             job: UnsafeCell::new(None),
             parked: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             panicked: AtomicBool::new(false),
@@ -73,35 +78,8 @@ impl Team {
         self.workers.len() + 1
     }
 
-    /// Runs `job` once on every member, with its number; the caller is number 0. `&mut` because there is one job at a time.
-    pub fn run(&mut self, job: Job<'_>) {
-        if self.workers.is_empty() {
-            return job(0);
-        }
-        let shared = &*self.shared;
-        // SAFETY: no worker is busy, so none reads the cell; and this function does not return, nor unwind, before every
-        // worker is done with the reference, so extending its life is never observed.
-        unsafe { *shared.job.get() = Some(std::mem::transmute::<Job<'_>, Job<'static>>(job)) };
-        shared.busy.store(self.workers.len(), Relaxed);
-        shared.epoch.fetch_add(1, SeqCst);
-        for (parked, thread) in shared.parked.iter().zip(&self.handles) {
-            if parked.load(SeqCst) {
-                thread.unpark();
-            }
-        }
-        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        let mut spins = 0u32;
-        while shared.busy.load(Acquire) != 0 {
-            spins += 1;
-            if spins > LEADER_SPINS { std::thread::yield_now() } else { std::hint::spin_loop() }
-        }
-        if let Err(panic) = own {
-            std::panic::resume_unwind(panic);
-        }
-        assert!(!shared.panicked.swap(false, Relaxed), "a worker thread panicked");
-    }
-
-    /// Runs `f` over `0..units` in runs of at most `grain`, spread over the members. `f` also gets the member's number.
+    /// Runs `f` over `0..units` in runs of at most `grain`, spread over the members. `f` also gets the member's number, the
+    /// caller's being 0. `&mut` because there is one job at a time.
     pub fn spread(&mut self, units: usize, grain: usize, f: impl Fn(usize, Range<usize>) + Sync) {
         if units <= grain || self.workers.is_empty() {
             return f(0, 0..units);
@@ -117,12 +95,40 @@ impl Team {
             }
         });
     }
+
+    /// Runs `job` on the caller and on every worker that comes before the caller is done with its own run.
+    fn run(&mut self, job: Job<'_>) {
+        let shared = &*self.shared;
+        // SAFETY: the gate is closed and nobody is inside, so no one reads the cell; and this function neither returns nor
+        // unwinds before it is so again, so extending the reference's life is never observed.
+        unsafe { *shared.job.get() = Some(std::mem::transmute::<Job<'_>, Job<'static>>(job)) };
+        // Open, empty, the next number (which may wrap: no worker sleeps through 2^32 jobs and meets the same one).
+        let open = (shared.gate.load(Relaxed) & !(INSIDE | CLOSED)).wrapping_add(JOB);
+        shared.gate.store(open, SeqCst);
+        for (parked, thread) in shared.parked.iter().zip(&self.handles) {
+            if parked.load(SeqCst) {
+                thread.unpark();
+            }
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        shared.gate.fetch_or(CLOSED, AcqRel);
+        let mut spins = 0u32;
+        while shared.gate.load(Acquire) & INSIDE != 0 {
+            spins += 1;
+            if spins > LEADER_SPINS { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+        let panicked = shared.panicked.swap(false, Relaxed);
+        if let Err(panic) = own {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(!panicked, "a worker thread panicked");
+    }
 }
 
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.quit.store(true, SeqCst);
-        self.shared.epoch.fetch_add(1, SeqCst);
+        self.shared.gate.fetch_add(JOB, SeqCst);
         for thread in &self.handles {
             thread.unpark();
         }
@@ -134,32 +140,46 @@ impl Drop for Team {
 }
 
 fn work(shared: &Shared, worker: usize) {
+    let number = |gate: u64| gate / JOB;
     let mut seen = 0;
     loop {
         let mut spins = 0;
-        while shared.epoch.load(Acquire) == seen {
+        while number(shared.gate.load(Acquire)) == seen {
             spins += 1;
             if spins < SPINS {
                 std::hint::spin_loop();
                 continue;
             }
-            // Say so, look again, then sleep: the leader changes the epoch first and looks at `parked` second.
+            // Say so, look again, then sleep: the leader opens the gate first and looks at `parked` second.
             shared.parked[worker].store(true, SeqCst);
-            if shared.epoch.load(SeqCst) == seen {
+            if number(shared.gate.load(SeqCst)) == seen {
                 std::thread::park();
             }
             shared.parked[worker].store(false, SeqCst);
         }
-        seen = seen.wrapping_add(1);
         if shared.quit.load(SeqCst) {
             return;
         }
-        // SAFETY: the epoch has changed since this worker last finished, so the leader has written the job and waits.
-        let job = unsafe { *shared.job.get() }.expect("a job comes with its epoch");
-        if catch_unwind(AssertUnwindSafe(|| job(worker + 1))).is_err() {
-            shared.panicked.store(true, Relaxed);
+        // Through the gate, if it is still open: for the newest job, whatever was slept through.
+        let mut gate = shared.gate.load(Acquire);
+        loop {
+            seen = number(gate);
+            if gate & CLOSED != 0 {
+                break;
+            }
+            match shared.gate.compare_exchange_weak(gate, gate + 1, AcqRel, Acquire) {
+                Ok(_) => {
+                    // SAFETY: inside: the leader has written the job before it opened the gate and waits for this one.
+                    let job = unsafe { *shared.job.get() }.expect("a job comes with its number");
+                    if catch_unwind(AssertUnwindSafe(|| job(worker + 1))).is_err() {
+                        shared.panicked.store(true, Relaxed);
+                    }
+                    shared.gate.fetch_sub(1, Release);
+                    break;
+                }
+                Err(now) => gate = now,
+            }
         }
-        shared.busy.fetch_sub(1, Release);
     }
 }
 
@@ -197,7 +217,7 @@ mod tests {
             let mut team = Team::new(threads).unwrap();
             for units in [0, 1, 2, 16, 1000] {
                 for grain in [1, 3, 64] {
-                    let hits: Vec<AtomicU32> = (0..units).map(|_| AtomicU32::new(0)).collect();
+                    let hits: Vec<AtomicUsize> = (0..units).map(|_| AtomicUsize::new(0)).collect();
                     team.spread(units, grain, |member, range| {
                         assert!(member < threads && range.len() <= units.max(1));
                         for i in range {
@@ -211,15 +231,28 @@ mod tests {
     }
 
     #[test]
-    fn parked_workers_wake() {
-        let mut team = Team::new(3).unwrap();
+    fn workers_that_parked_take_part_again() {
+        let mut team = Team::new(2).unwrap();
         for _ in 0..5 {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            let sum = AtomicUsize::new(0);
-            team.run(&|member| {
-                sum.fetch_add(member + 1, Relaxed);
+            // The first unit waits for the second to be taken, so both members must be there.
+            let both = std::sync::Barrier::new(2);
+            team.spread(2, 1, |_, _| {
+                both.wait();
             });
-            assert_eq!(sum.into_inner(), 6);
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_has_not_begun() {
+        let mut team = Team::new(2).unwrap();
+        for _ in 0..2000 {
+            // Jobs much shorter than a wake-up: some end before the worker comes, none is run for another.
+            let sum = AtomicUsize::new(0);
+            team.spread(4, 1, |_, range| {
+                sum.fetch_add(range.start + 1, Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 10);
         }
     }
 
@@ -227,9 +260,15 @@ mod tests {
     fn a_panic_of_any_member_reaches_the_caller_and_the_team_goes_on() {
         let mut team = Team::new(2).unwrap();
         for member in [0, 1] {
-            let run = catch_unwind(AssertUnwindSafe(|| team.run(&|m| assert_ne!(m, member, "on purpose"))));
+            let both = std::sync::Barrier::new(2);
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                team.spread(2, 1, |m, _| {
+                    both.wait();
+                    assert_ne!(m, member, "on purpose");
+                })
+            }));
             assert!(run.is_err());
-            team.run(&|_| {});
+            team.spread(8, 1, |_, _| {});
         }
     }
 
