@@ -222,7 +222,8 @@ impl<'a> Inspection<'a> {
         rows.iter().try_for_each(|&(name, bytes)| writeln!(out, "  {name:16} {:>10}", size(bytes)))
     }
 
-    /// Memory that the weights take once they are loaded: products are packed in panels, the embedding is kept as it is.
+    /// Memory that the weights take once they are loaded: what is multiplied with is packed in panels; what is only looked
+    /// up stays in the file's map.
     fn packed_bytes(&self) -> u64 {
         let panels = |t: &TensorView<'_>, format: &Format| {
             (t.rows().div_ceil(ROWS) as u64).saturating_mul((format.panel_bytes)(t.cols()) as u64)
@@ -231,9 +232,8 @@ impl<'a> Inspection<'a> {
             let (Some(format), Some(shape)) = (quant::format(t.ggml_type), self.used.get(t.name)) else { return 0 };
             match shape {
                 Shape::Vector(n) => 4 * *n as u64,
-                Shape::Matrix(..) if t.name != EMBEDDING => panels(&t, format),
-                Shape::Matrix(..) if self.is_tied() => t.bytes.len() as u64 + panels(&t, format),
-                Shape::Matrix(..) => t.bytes.len() as u64,
+                Shape::Matrix(..) if t.name != EMBEDDING || self.is_tied() => panels(&t, format),
+                Shape::Matrix(..) => 0,
             }
         };
         self.gguf.tensors().map(bytes).sum()
