@@ -62,7 +62,7 @@ impl Kv {
         (layer * self.shape.heads + head) * 2 * self.shape.slots * self.head_bytes()
     }
 
-    /// Keys of one head: blocks of [`LANES`] slots.
+    /// Keys of one head: blocks of sixteen slots.
     pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
         &self.data[self.at(layer, head)..][..self.shape.slots * self.head_bytes()]
     }
