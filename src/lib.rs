@@ -14,6 +14,7 @@
 //! prompt text -> Tokenizer::encode -> tokens
 //!    prefill: chunks of tokens -> Model::forward(Chain)                     (last token kept back: the anchor)
 //!    step:    DraftTree::new(anchor, budget)
+//!             Drafter::observe(new tokens), Drafter::draft(context, &mut tree)       each drafter in turn
 //!             Model::forward(Tree) -> logits [N, V]                  K, V of the nodes go to scratch slots
 //!             walk(&tree, |node| sampler.pick(row of node)) -> Verdict { path, tokens }
 //!             State::commit(path)                                    scratch rows become context

@@ -7,6 +7,7 @@
 
 pub mod batch;
 pub mod bench;
+pub mod draft;
 pub mod input;
 pub mod inspect;
 pub mod interrupt;
