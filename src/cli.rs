@@ -7,7 +7,7 @@ use crate::isa::Isa;
 use crate::spec::{self, Choice};
 use crate::tree::DraftTree;
 use clap::builder::{OsStringValueParser, TryMapValueParser, TypedValueParser, ValueParserFactory};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -190,7 +190,11 @@ impl TypedValueParser for DraftParser {
     fn parse_ref(&self, _: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<Draft, clap::Error> {
         match value.to_string_lossy().as_ref() {
             "none" => Ok(Draft(None)),
-            "help" => Err(clap::Error::raw(ErrorKind::DisplayHelp, spec::help())),
+            "help" => {
+                let mut help = clap::Error::new(ErrorKind::DisplayHelp);
+                help.insert(ContextKind::Custom, ContextValue::String(spec::help()));
+                Err(help)
+            }
             text => Choice::parse(text).map(|choice| Draft(Some(choice))).map_err(|e| one_line("--draft", &e)),
         }
     }

@@ -165,7 +165,8 @@ fn a_round_takes_microseconds() {
     // The bound is the one of the release build, a busy machine forgiven: the fastest of some runs counts.
     // Of twelve symbols, every three have occurred before, and any may follow.
     let noise = |i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i << 20).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
-    let texts: [(&str, fn(u64, u64) -> u64); 3] =
+    type Symbol = fn(u64, u64) -> u64;
+    let texts: [(&str, Symbol); 3] =
         [("noise", |_, noise| noise % 12), ("one phrase", |i, _| i % 7), ("one token", |_, _| 5)];
     for (name, token) in texts {
         let text: Vec<Token> = (0..8000 + 64).map(|i| token(i, noise(i)) as Token).collect();
