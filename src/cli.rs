@@ -165,8 +165,8 @@ pub struct SamplingArgs {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Drafting")]
 pub struct DraftArgs {
-    /// Guess tokens ahead and check them in one pass: "none", "lookup"; "help" lists kinds and options (repeatable). The
-    /// text is the same with any drafter [default: none]
+    /// Guess tokens ahead and check them in one pass: the text stays the same. "help" lists the kinds of drafters and
+    /// their options (repeatable) [default: none]
     #[arg(long, value_name = "KIND[,KEY=N...]", value_parser = DraftParser)]
     pub draft: Vec<Draft>,
     /// Tokens to guess a pass, at most; 1 to 63

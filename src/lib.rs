@@ -33,7 +33,7 @@
 //! - **Text**: sampling is Gumbel-max under noise keyed by (seed, ordinal of the token, token, purpose), so a text depends on
 //!   model, prompt, options and seed, and on nothing that a drafter does.
 //!
-//! `tests/products.rs` and `tests/laws.rs` prove the first two by comparing bits.
+//! `tests/products.rs` and `tests/laws.rs` prove the first two by comparing bits, `tests/law3.rs` the third.
 //!
 //! # Modules, in reading order
 //!

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Tokens of the longest text.
-const LONG: usize = 40;
+const LONG: usize = 24;
 
 /// Ways of sampling.
 fn samplings() -> Vec<(&'static str, SampleParams)> {
@@ -82,16 +82,18 @@ impl Subject {
         Self { name: name.into(), models: vec![load(1), load(2)], tokenizer, prompts }
     }
 
-    /// Generates, twice in one session: a cleared one must be as good as new.
+    /// Generates in a new session and, where an end token ends the text, once more: a cleared session is as good as new.
     fn answer(&self, threads: usize, ask: &Ask, drafters: Vec<Box<dyn Drafter>>, nodes: usize) -> (Answer, Outcome) {
         let context = ask.ending.context.unwrap_or(ask.prompt.len() + 2 * LONG);
         let mut session = Session::new(self.models[threads - 1].clone(), context, KvType::F16).unwrap();
         session.set_drafters(drafters, nodes);
         let first = self.generate(ask, &mut session);
-        session.clear();
-        let again = self.generate(ask, &mut session);
-        assert_eq!(first.0, again.0, "{}: after a clear", self.name);
-        assert_eq!(first.1.tally.drafted, again.1.tally.drafted, "{}: drafts after a clear", self.name);
+        if ask.ending.end.is_some() {
+            session.clear();
+            let again = self.generate(ask, &mut session);
+            assert_eq!(first.0, again.0, "{}: after a clear", self.name);
+            assert_eq!(first.1.tally.drafted, again.1.tally.drafted, "{}: drafts after a clear", self.name);
+        }
         first
     }
 
