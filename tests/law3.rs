@@ -222,7 +222,7 @@ fn text_does_not_depend_on_drafters() {
         let subject = Subject::load(name, &zoo::open(name), prompts);
         let (accepted, discarded) = check(&subject, &samplings(), &sizes);
         println!("{name}: {accepted} accepted, {discarded} discarded");
-        assert!(accepted > 1000 && discarded > 100, "{name}: {accepted} accepted, {discarded} discarded");
+        assert!(accepted > 500 && discarded > 60, "{name}: {accepted} accepted, {discarded} discarded");
     }
 }
 
