@@ -4,8 +4,11 @@
 
 use crate::backend::KvType;
 use crate::isa::Isa;
+use crate::spec::{self, Choice};
+use crate::tree::DraftTree;
 use clap::builder::{OsStringValueParser, TryMapValueParser, TypedValueParser, ValueParserFactory};
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -158,6 +161,66 @@ pub struct SamplingArgs {
     pub logit_bias: Vec<String>,
 }
 
+/// What guesses tokens ahead.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Drafting")]
+pub struct DraftArgs {
+    /// Guess tokens ahead and check them in one pass: the text stays the same. "help" lists the kinds of drafters and
+    /// their options (repeatable) [default: none]
+    #[arg(long, value_name = "KIND[,KEY=N...]", value_parser = DraftParser)]
+    pub draft: Vec<Draft>,
+    /// Tokens to guess a pass, at most; 1 to 63
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_DRAFT_MAX, value_parser = DraftMaxParser)]
+    pub draft_max: usize,
+}
+
+/// Guesses a round when nothing is said.
+pub const DEFAULT_DRAFT_MAX: usize = 8;
+
+/// A drafter, or `none`.
+#[derive(Clone, Debug)]
+pub struct Draft(pub Option<Choice>);
+
+#[derive(Clone)]
+struct DraftParser;
+
+impl TypedValueParser for DraftParser {
+    type Value = Draft;
+
+    fn parse_ref(&self, _: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<Draft, clap::Error> {
+        match value.to_string_lossy().as_ref() {
+            "none" => Ok(Draft(None)),
+            "help" => {
+                let mut help = clap::Error::new(ErrorKind::DisplayHelp);
+                help.insert(ContextKind::Custom, ContextValue::String(spec::help()));
+                Err(help)
+            }
+            text => Choice::parse(text).map(|choice| Draft(Some(choice))).map_err(|e| one_line("--draft", &e)),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct DraftMaxParser;
+
+impl TypedValueParser for DraftMaxParser {
+    type Value = usize;
+
+    fn parse_ref(&self, _: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<usize, clap::Error> {
+        let text = value.to_string_lossy();
+        let most = DraftTree::MAX - 1;
+        let number = text.parse().ok().filter(|n| (1..=most).contains(n));
+        number.ok_or_else(|| {
+            one_line("--draft-max", &anyhow::anyhow!("found '{text}', supported 1 to {most} ('auto' is not there yet)"))
+        })
+    }
+}
+
+/// A usage error without clap's further lines.
+fn one_line(flag: &str, error: &anyhow::Error) -> clap::Error {
+    clap::Error::raw(ErrorKind::InvalidValue, format!("{flag}: {error:#}\n"))
+}
+
 /// -1 stands for something else, what is below for nothing.
 fn at_least_minus_one() -> clap::builder::RangedI64ValueParser<i64> {
     clap::value_parser!(i64).range(-1..)
@@ -227,6 +290,9 @@ pub struct RunArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
+    pub draft: DraftArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub report: ReportArgs,
 }
 
@@ -242,6 +308,9 @@ pub struct BatchArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub draft: DraftArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub report: ReportArgs,

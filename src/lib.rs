@@ -14,6 +14,7 @@
 //! prompt text -> Tokenizer::encode -> tokens
 //!    prefill: chunks of tokens -> Model::forward(Chain)                     (last token kept back: the anchor)
 //!    step:    DraftTree::new(anchor, budget)
+//!             Drafter::observe(new tokens), Drafter::draft(context, &mut tree)       each drafter in turn
 //!             Model::forward(Tree) -> logits [N, V]                  K, V of the nodes go to scratch slots
 //!             walk(&tree, |node| sampler.pick(row of node)) -> Verdict { path, tokens }
 //!             State::commit(path)                                    scratch rows become context
@@ -32,7 +33,7 @@
 //! - **Text**: sampling is Gumbel-max under noise keyed by (seed, ordinal of the token, token, purpose), so a text depends on
 //!   model, prompt, options and seed, and on nothing that a drafter does.
 //!
-//! `tests/products.rs` and `tests/laws.rs` prove the first two by comparing bits.
+//! `tests/products.rs` and `tests/laws.rs` prove the first two by comparing bits, `tests/law3.rs` the third.
 //!
 //! # Modules, in reading order
 //!

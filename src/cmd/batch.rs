@@ -9,7 +9,7 @@ use super::load::{self, Language};
 use super::report::Report;
 use super::request::{self, Ask, Request};
 use super::stats::{Sink, Stats};
-use super::{input, interrupt::Interrupt, prompt, sampling};
+use super::{draft, input, interrupt::Interrupt, prompt, sampling};
 use crate::backend::cpu::Cpu;
 use crate::cli::BatchArgs;
 use crate::engine::{Finish, Limits, Session};
@@ -66,14 +66,16 @@ pub fn run(args: &BatchArgs) -> Result<()> {
     let report = Report::new(&args.report);
     let interrupt = Interrupt::install()?;
     let params = sampling::params(&args.sampling)?;
+    let choices = draft::choices(&args.draft)?;
     let sink = Sink::open(args.report.stats.as_ref())?;
     let started = Instant::now();
     let (opened, language) = load::all(&args.model, &report)?;
     let seed = sampling::seed(&args.sampling);
     sampling::sampler(params.clone(), seed, &language.tokenizer)?;
-    let session = opened.session()?;
+    let mut session = opened.session()?;
+    let drafting = draft::install(&args.draft, &choices, &mut session)?;
     sampling::tell_seed(&args.sampling, seed, &report);
-    let stats = Stats::new(&args.model.model, &opened, seed, started.elapsed());
+    let stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
     let mut batch = Batch { args, language, params, seed, session, interrupt, report, stats };
 
     let mut lines = Lines { from: io::stdin().lock(), number: 0 };

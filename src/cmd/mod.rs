@@ -7,6 +7,7 @@
 
 pub mod batch;
 pub mod bench;
+pub mod draft;
 pub mod input;
 pub mod inspect;
 pub mod interrupt;
@@ -24,6 +25,7 @@ pub mod tokenize;
 use crate::cli::{Cli, Command};
 use anyhow::Result;
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -55,8 +57,11 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help asked for is no error; whoever does not read it is none either.
-            let _ = error.print();
+            // Help asked for is no error; whoever does not read it is none either. That of an option's values is ours.
+            let _ = match error.get(ContextKind::Custom) {
+                Some(ContextValue::String(help)) => io::stdout().write_all(help.as_bytes()),
+                _ => error.print(),
+            };
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };

@@ -5,7 +5,7 @@
 use super::load::{self, Language};
 use super::report::{Report, Unit};
 use super::stats::{Sink, Stats};
-use super::{Interrupted, Usage, input, interrupt::Interrupt, prompt, sampling};
+use super::{Interrupted, Usage, draft, input, interrupt::Interrupt, prompt, sampling};
 use crate::cli::RunArgs;
 use crate::engine::{CHUNK, Finish, Limits};
 use crate::text::{Message, TextStream};
@@ -20,6 +20,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let report = Report::new(&args.report);
     let interrupt = Interrupt::install()?;
     let params = sampling::params(&args.sampling)?;
+    let choices = draft::choices(&args.draft)?;
     if args.stop.iter().any(String::is_empty) {
         bail!(Usage("--stop: found an empty string, which would end every answer".into()));
     }
@@ -32,7 +33,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let tokenizer = &language.tokenizer;
     let mut sampler = sampling::sampler(params, seed, tokenizer)?;
     let mut session = opened.session()?;
-    let mut stats = Stats::new(&args.model.model, &opened, seed, started.elapsed());
+    let drafting = draft::install(&args.draft, &choices, &mut session)?;
+    let mut stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
 
     let tokens = tokens(args, input::without_mark(&text), &language, &report)?;
     report.detail(2, format_args!("prompt: {:?}", prompt::shown(&language, &tokens)));

@@ -1,10 +1,12 @@
-//! What a run cost: three lines for people, one JSON object for programs.
+//! What a run cost: three lines for people, a fourth when it drafted, one JSON object for programs.
 
+use super::draft::Setup;
 use super::load::Opened;
 use super::memory::{self, size};
 use super::report::Report;
 use crate::cli::StatsTarget;
 use crate::engine::{Finish, Outcome};
+use crate::spec::Tally;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -59,6 +61,13 @@ pub struct Stats {
     /// `stop`, `length` or `interrupted` (`run`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<&'static str>,
+    /// What became of drafts, where there were drafters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<DraftStats>,
+    #[serde(skip)]
+    drafting: Option<Setup>,
+    #[serde(skip)]
+    tally: Tally,
     #[serde(skip)]
     prefilled: usize,
     #[serde(skip)]
@@ -67,9 +76,81 @@ pub struct Stats {
     finish: Option<Finish>,
 }
 
+/// What became of drafts. `drafted` is the sum of `accepted`, `rejected` and `discarded`.
+#[derive(Clone, Debug, Serialize)]
+pub struct DraftStats {
+    /// The drafters, with all their options.
+    pub drafters: Vec<String>,
+    /// Tokens they may guess a round.
+    pub draft_max: usize,
+    /// Passes of the model.
+    pub rounds: usize,
+    /// Tokens guessed.
+    pub drafted: usize,
+    /// Guesses that became text, or ended it.
+    pub accepted: usize,
+    /// Guesses that the model did not agree with.
+    pub rejected: usize,
+    /// Guesses it agreed with beyond the end of the text.
+    pub discarded: usize,
+    /// Entry *n*: rounds that gave *n* tokens, the end token included.
+    pub tokens_per_round: Vec<usize>,
+    /// Entry *d* - 1: guesses *d* tokens ahead.
+    pub by_depth: Vec<AtDepth>,
+    /// Seconds of drafting.
+    pub draft_s: f64,
+    /// Seconds of the model's passes.
+    pub verify_s: f64,
+    /// Seconds of picking tokens.
+    pub sample_s: f64,
+}
+
+/// How guesses fared at a depth.
+#[derive(Clone, Debug, Serialize)]
+pub struct AtDepth {
+    /// Rounds that got here with a guess to check.
+    pub offered: usize,
+    /// Those of them with a right one.
+    pub accepted: usize,
+}
+
+impl DraftStats {
+    fn new(setup: &Setup, tally: &Tally, rounds: usize) -> Self {
+        let by_depth = tally.depths.iter().map(|d| AtDepth { offered: d.offered, accepted: d.accepted });
+        Self {
+            drafters: setup.drafters.clone(),
+            draft_max: setup.draft_max,
+            rounds,
+            drafted: tally.drafted,
+            accepted: tally.accepted,
+            rejected: tally.rejected,
+            discarded: tally.discarded,
+            tokens_per_round: tally.tokens_per_round.clone(),
+            by_depth: by_depth.collect(),
+            draft_s: tally.drafting.as_secs_f64(),
+            verify_s: tally.verifying.as_secs_f64(),
+            sample_s: tally.sampling.as_secs_f64(),
+        }
+    }
+
+    fn line(&self, decode_s: f64) -> String {
+        let tokens: usize = self.tokens_per_round.iter().enumerate().map(|(n, rounds)| n * rounds).sum();
+        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        format!(
+            "draft   {} rounds, {:.2} tokens a round, {} of {} guesses accepted ({:.1} %), {:.2} % of the time drafting",
+            self.rounds,
+            share(tokens as f64, self.rounds as f64),
+            self.accepted,
+            self.drafted,
+            100.0 * share(self.accepted as f64, self.drafted as f64),
+            100.0 * share(self.draft_s, decode_s),
+        )
+    }
+}
+
 impl Stats {
     /// Nothing done yet. `load` is the time it took to get ready.
-    pub fn new(path: &Path, opened: &Opened, seed: u64, load: Duration) -> Self {
+    pub fn new(path: &Path, opened: &Opened, seed: u64, drafting: Option<Setup>, load: Duration) -> Self {
         let kv_type = opened.kv.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
         Self {
             model: path.display().to_string(),
@@ -92,6 +173,9 @@ impl Stats {
             rounds: 0,
             peak_rss_bytes: None,
             stop_reason: None,
+            draft: None,
+            drafting,
+            tally: Tally::default(),
             prefilled: 0,
             weight_bytes: opened.model.weight_bytes(),
             finish: None,
@@ -106,6 +190,7 @@ impl Stats {
         self.generated_tokens += outcome.tokens;
         self.decode_s += outcome.time.as_secs_f64();
         self.rounds += outcome.rounds;
+        self.tally.add(&outcome.tally);
         let rate = |n: f64, s: f64| (n > 0.0 && s > 0.0).then(|| n / s);
         self.prefill_tok_s = rate(self.prefilled as f64, self.prefill_s);
         self.decode_tok_s = rate(self.generated_tokens as f64, self.decode_s);
@@ -116,6 +201,7 @@ impl Stats {
     /// Says it on stderr, and as JSON where asked to.
     pub fn tell(mut self, report: &Report, sink: Option<Sink>) -> Result<()> {
         self.peak_rss_bytes = memory::peak();
+        self.draft = self.drafting.as_ref().map(|setup| DraftStats::new(setup, &self.tally, self.rounds));
         if self.requests.is_none() {
             self.stop_reason = self.finish.map(Finish::reason);
         }
@@ -123,7 +209,7 @@ impl Stats {
         sink.map_or(Ok(()), |sink| sink.write(&self))
     }
 
-    fn lines(&self) -> [String; 3] {
+    fn lines(&self) -> Vec<String> {
         let per_second = |rate: Option<f64>, unit: &str| rate.map_or(String::new(), |r| format!(", {r:.1} {unit}"));
         let prompt = format!(
             "prompt  {} tokens, {:.3} s{}",
@@ -156,7 +242,8 @@ impl Stats {
             self.isa,
             self.threads
         );
-        [prompt, decode, whole]
+        let draft = self.draft.as_ref().map(|draft| draft.line(self.decode_s));
+        [prompt, decode].into_iter().chain(draft).chain([whole]).collect()
     }
 }
 

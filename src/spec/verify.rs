@@ -16,12 +16,17 @@ pub struct Verdict {
 }
 
 /// Walks from the anchor as long as the tree carries what `pick` says. `pick` sees each node of the path once, in
-/// order, and gives the token that follows it.
+/// order, and gives the token that follows it. An error below the anchor ends the walk in front of its node: what was
+/// picked before is text, and the next round, which begins there, meets the error again.
 pub fn walk(tree: &DraftTree, mut pick: impl FnMut(NodeId) -> Result<Token>) -> Result<Verdict> {
     let mut verdict = Verdict { path: Vec::new(), tokens: Vec::new() };
     let mut next = Some(0);
     while let Some(node) = next {
-        let token = pick(node)?;
+        let token = match pick(node) {
+            Err(error) if node == 0 => return Err(error),
+            Err(_) => break,
+            Ok(token) => token,
+        };
         verdict.path.push(node);
         verdict.tokens.push(token);
         next = tree.child(node, token);
@@ -98,10 +103,11 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_sampler_ends_the_walk() {
+    fn an_error_of_the_sampler_comes_after_the_tokens_before_it() {
         let mut tree = DraftTree::new(0, 3);
         tree.push(0, 1, 0.0).unwrap();
-        let outcome = walk(&tree, |node| if node == 0 { Ok(1) } else { bail!("logits: found NaN") });
-        assert_eq!(outcome.unwrap_err().to_string(), "logits: found NaN");
+        let fails_at = |bad| walk(&tree, |node| if node == bad { bail!("logits: found NaN") } else { Ok(1) });
+        assert_eq!(fails_at(1).unwrap(), Verdict { path: vec![0], tokens: vec![1] });
+        assert_eq!(fails_at(0).unwrap_err().to_string(), "logits: found NaN");
     }
 }

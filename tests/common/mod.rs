@@ -3,6 +3,7 @@
 
 pub mod blocks;
 pub mod cli;
+pub mod drafters;
 pub mod gguf_writer;
 pub mod limits;
 pub mod models;
