@@ -1,6 +1,7 @@
 //! Chat templates render as in Python, and what people write stays text (T1, T2, J1, J2, J5, J10).
 
 use crate::common::gguf_writer::{Value, Writer};
+use crate::common::models;
 use crate::files::*;
 use foretoken::{
     gguf::Gguf,
@@ -267,7 +268,7 @@ fn one_bos_and_only_in_front() {
 #[test]
 fn real_chats_get_the_ids_of_their_prompts() {
     for file in [SMOLLM2, QWEN05] {
-        let Some(gguf) = model(file) else { continue };
+        let Some(gguf) = models::open(file) else { continue };
         let t = Tokenizer::from_gguf(gguf.meta()).unwrap();
         let chat = ChatTemplate::from_gguf(gguf.meta()).unwrap().unwrap();
         let turns = [

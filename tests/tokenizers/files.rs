@@ -35,17 +35,6 @@ pub fn vocabulary(name: &str) -> Tokenizer {
     Tokenizer::from_gguf(gguf.meta()).unwrap()
 }
 
-/// A real model, or a line saying that it is not there.
-pub fn model(file: &str) -> Option<Gguf> {
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models");
-    let folders = std::env::var_os("FORETOKEN_MODELS").map(PathBuf::from).into_iter().chain([here]);
-    let found = folders.map(|folder| folder.join(file)).find(|path| path.exists());
-    if found.is_none() {
-        println!("skipped: {file} is neither in FORETOKEN_MODELS nor in models/");
-    }
-    found.map(|path| Gguf::open(&path).unwrap())
-}
-
 pub fn tokenizer(w: &Writer) -> anyhow::Result<Tokenizer> {
     Tokenizer::from_gguf(Gguf::from_bytes(w.bytes())?.meta())
 }

@@ -1,5 +1,6 @@
 //! Ids equal the reference's (T4, T8, T13), for every vocabulary and every text.
 
+use crate::common::models;
 use crate::files::*;
 use foretoken::{gguf::Gguf, text::Tokenizer, tree::Token};
 use serde::Deserialize;
@@ -49,7 +50,7 @@ fn check_round_trip(name: &str, tokenizer: &Tokenizer, text: &str, normalised: b
 #[test]
 fn vectors_of_every_vocabulary() {
     let vectors: Vectors = json("vocab/vectors.json.gz");
-    let qwen = model(QWEN05).map(|g| Tokenizer::from_gguf(g.meta()).unwrap());
+    let qwen = models::open(QWEN05).map(|g| Tokenizer::from_gguf(g.meta()).unwrap());
     for (name, all) in &vectors.ids {
         let tokenizer = match (name.as_str(), &qwen) {
             ("qwen2", None) => continue,
@@ -71,7 +72,7 @@ fn vectors_of_every_vocabulary() {
 fn texts_of_real_models() {
     let all: BTreeMap<String, Vec<Row>> = json("tokenize.json.gz");
     for (name, file) in [("smollm2", SMOLLM2), ("gemma3", GEMMA3), ("qwen05", QWEN05)] {
-        let Some(gguf) = model(file) else { continue };
+        let Some(gguf) = models::open(file) else { continue };
         let tokenizer = Tokenizer::from_gguf(gguf.meta()).unwrap();
         for row in &all[name] {
             check(name, &tokenizer, &row.text, true, row.hf.as_ref().unwrap_or(&row.special));
@@ -176,7 +177,7 @@ fn whole_words_before_merges_where_the_model_says_so() {
 fn a_fast_start() {
     // Ready to decode within 0.3 s, so the tokenizer has a fifth of that. A busy machine gets more tries, and slack.
     for (file, limit) in [(SMOLLM2, 0.06), (GEMMA3, 0.25), (QWEN05, 0.25)] {
-        let Some(gguf) = model(file) else { continue };
+        let Some(gguf) = models::open(file) else { continue };
         let build = || best_of(1, || drop(Tokenizer::from_gguf(gguf.meta()).unwrap()));
         let mut best = build();
         for _ in 0..50 {

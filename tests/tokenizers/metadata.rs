@@ -1,6 +1,7 @@
 //! What files say about their tokenizer, rightly or wrongly (T8).
 
 use crate::common::gguf_writer::{Value, Writer};
+use crate::common::models;
 use crate::files::*;
 use foretoken::text::Tokenizer;
 
@@ -101,7 +102,7 @@ fn real_models_end_where_their_makers_say() {
         (GEMMA3, vec!["<eos>", "<end_of_turn>"]),
         (QWEN05, vec!["<|endoftext|>", "<|im_end|>"]),
     ] {
-        let Some(gguf) = model(file) else { continue };
+        let Some(gguf) = models::open(file) else { continue };
         let t = Tokenizer::from_gguf(gguf.meta()).unwrap();
         for text in ends {
             assert!(t.end_tokens().contains(&t.find(text).unwrap()), "{file}: {text}");

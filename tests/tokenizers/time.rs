@@ -1,6 +1,7 @@
 //! Long runs of anything take linear time and no stack (T6, T7).
 
 use crate::common::gguf_writer::Rng;
+use crate::common::models;
 use crate::files::*;
 use crate::ids::best_of;
 use foretoken::text::Tokenizer;
@@ -42,7 +43,7 @@ fn long_runs_take_linear_time() {
     let texts = long_texts();
     let mut tokenizers: Vec<(String, Tokenizer)> = VOCABULARIES.iter().map(|&v| (v.into(), vocabulary(v))).collect();
     for file in [SMOLLM2, GEMMA3, QWEN05] {
-        tokenizers.extend(model(file).map(|g| (file.into(), Tokenizer::from_gguf(g.meta()).unwrap())));
+        tokenizers.extend(models::open(file).map(|g| (file.into(), Tokenizer::from_gguf(g.meta()).unwrap())));
     }
     for pre in ["llama-bpe", "tekken", "gpt-4o", "deepseek-v3", "qwen35", "command-r", "default"] {
         tokenizers.push((pre.into(), tokenizer(&byte_level(Some(pre), &["a a", "aa aa", "Ġ Ġ"], &["<s>"])).unwrap()));
