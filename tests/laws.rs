@@ -89,6 +89,14 @@ fn law_2(subject: &Subject, contexts: &[usize], nodes: usize) {
         }
         let tree = random_tree(random.below(vocab) as Token, nodes, vocab, &mut random);
         let logits = subject.model.forward(&mut tree_state, Input::Tree(&tree), Rows::All).unwrap();
+        // Grown in steps, as drafters do, it is the same tree.
+        let mut grown = vec![];
+        for first in (0..nodes).step_by(7) {
+            let mut part = DraftTree::new(tree.nodes()[0].token, nodes);
+            tree.nodes()[1..nodes.min(first + 7)].iter().for_each(|n| _ = part.push(n.parent, n.token, 0.0));
+            grown.extend(subject.model.forward(&mut tree_state, Input::Grown(&part, first), Rows::All).unwrap());
+        }
+        assert_same_bits(&logits, &grown, format_args!("{}, context {context}, grown", subject.name));
         let mut deepest = 0;
         let row = |node: usize| &logits[node * vocab..(node + 1) * vocab];
         let is_leaf = |&node: &usize| tree.nodes()[node + 1..].iter().all(|n| n.parent != node);

@@ -67,11 +67,11 @@ pub enum Span<'a> {
         /// Committed positions before row 0.
         base: usize,
     },
-    /// Row *i* sits in scratch slot `base + i` and sees the committed slots `0..base`, then its ancestors.
+    /// Row *i* sees the committed slots `0..base`, then its ancestors: node *j* of the tree is in scratch slot `base + j`.
     Tree {
         /// Committed positions.
         base: usize,
-        /// Per row the set of rows it sees, itself included (see [`crate::tree::DraftTree::ancestors`]).
+        /// Per row the set of nodes it sees, itself included (see [`crate::tree::DraftTree::ancestors`]).
         ancestors: &'a [u64],
     },
 }

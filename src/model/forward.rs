@@ -14,6 +14,8 @@ pub enum Input<'a> {
     Chain(&'a [Token]),
     /// Tokens that may follow it: their keys and values stay apart until [`State::commit`].
     Tree(&'a DraftTree),
+    /// The nodes of a tree from number `.1` on, those before having been run by the passes just before this one.
+    Grown(&'a DraftTree, usize),
 }
 
 /// Which rows to compute logits for.
@@ -30,17 +32,19 @@ pub enum Rows {
 impl<B: Backend> Model<B> {
     /// Runs `input` on top of the context of `state` and returns logits `[n, V]` of the wanted rows.
     pub fn forward(&self, state: &mut State<B>, input: Input<'_>, rows: Rows) -> Result<Vec<f32>> {
-        let (tokens, ancestors) = match input {
-            Input::Chain(tokens) => (tokens.to_vec(), None),
-            Input::Tree(tree) => (tree.tokens(), Some(tree.ancestors())),
+        let (tokens, tree, first) = match input {
+            Input::Chain(tokens) => (tokens.to_vec(), None, 0),
+            Input::Tree(tree) => (tree.tokens(), Some(tree), 0),
+            Input::Grown(tree, first) => (tree.tokens().split_off(first.min(tree.nodes().len())), Some(tree), first),
         };
         state.admit(&self.config, input, &tokens)?;
         let base = state.len();
+        let ancestors = tree.map(|tree| tree.ancestors().split_off(tree.nodes().len() - tokens.len()));
         let span = match &ancestors {
             None => Span::Chain { base },
             Some(ancestors) => Span::Tree { base, ancestors },
         };
-        self.layers(state, &tokens, span);
+        self.layers(state, &tokens, span, base + first);
         state.wrote(input);
         match rows {
             Rows::None => Ok(vec![]),
@@ -49,9 +53,10 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// From tokens to hidden rows: per layer attention, then the gated feed-forward, each added to the stream `x`.
-    fn layers(&self, state: &mut State<B>, tokens: &[Token], span: Span<'_>) {
-        let (b, c, base) = (&*self.backend, &self.config, span.base());
+    /// From tokens to hidden rows: per layer attention, then the gated feed-forward, each added to the stream `x`. Row 0
+    /// has its keys and values in slot `slot`.
+    fn layers(&self, state: &mut State<B>, tokens: &[Token], span: Span<'_>, slot: usize) {
+        let (b, c) = (&*self.backend, &self.config);
         let positions: Vec<u32> = (0..tokens.len()).map(|i| span.position(i) as u32).collect();
         let State { kv, rope, local_rope, acts: a, .. } = state;
 
@@ -64,7 +69,7 @@ impl<B: Backend> Model<B> {
             let rope = if layer.local { &*local_rope } else { &*rope };
             b.rope(&mut a.q, c.head_width, rope, &positions);
             b.rope(&mut a.k, c.head_width, rope, &positions);
-            b.store(kv, i, base, &a.k, &a.v);
+            b.store(kv, i, slot, &a.k, &a.v);
             b.attend(&a.q, kv, i, span, layer.attention, &mut a.mixed);
             layer.output.run(b, &a.mixed, &mut a.h);
             norm_if(b, &mut a.h, &layer.post_attn_norm, c.eps);

@@ -146,8 +146,14 @@ impl<B: Backend> State<B> {
     pub(super) fn admit(&self, c: &Config, input: Input<'_>, tokens: &[Token]) -> Result<()> {
         let deepest = match input {
             Input::Chain(tokens) => tokens.len(),
-            Input::Tree(tree) => tree.nodes().iter().map(|n| n.depth as usize + 1).max().unwrap_or(0),
+            Input::Tree(tree) | Input::Grown(tree, _) => {
+                tree.nodes().iter().map(|n| n.depth as usize + 1).max().unwrap_or(0)
+            }
         };
+        if let Input::Grown(tree, first) = input {
+            let fits = first == 0 || self.tree.len() == first && tree.ancestors().starts_with(&self.tree);
+            ensure!(fits, "the first {first} nodes of the tree are not those of the last pass");
+        }
         let (rows, need) = (tokens.len(), self.len + deepest);
         ensure!(rows > 0, "a batch needs at least one token");
         ensure!(rows <= self.max_rows, "a batch of {rows} tokens is more than the {} of this session", self.max_rows);
@@ -165,7 +171,7 @@ impl<B: Backend> State<B> {
                 self.len += tokens.len();
                 self.tree.clear();
             }
-            Input::Tree(tree) => self.tree = tree.ancestors(),
+            Input::Tree(tree) | Input::Grown(tree, _) => self.tree = tree.ancestors(),
         }
     }
 }
