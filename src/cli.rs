@@ -167,7 +167,7 @@ pub struct SamplingArgs {
 pub struct DraftArgs {
     /// Guess tokens ahead and check them in one pass: the text stays the same. "help" lists the kinds of drafters and
     /// their options (repeatable) [default: none]
-    #[arg(long, value_name = "KIND[,KEY=N...]", value_parser = DraftParser)]
+    #[arg(long, value_name = "KIND[:FILE][,KEY=X...]", value_parser = DraftParser)]
     pub draft: Vec<Draft>,
     /// Tokens to guess a pass, at most; 1 to 63
     #[arg(long, value_name = "N", default_value_t = DEFAULT_DRAFT_MAX, value_parser = DraftMaxParser)]
@@ -192,7 +192,7 @@ impl TypedValueParser for DraftParser {
             "none" => Ok(Draft(None)),
             "help" => {
                 let mut help = clap::Error::new(ErrorKind::DisplayHelp);
-                help.insert(ContextKind::Custom, ContextValue::String(spec::help()));
+                help.insert(ContextKind::Custom, ContextValue::String(spec::choice::help()));
                 Err(help)
             }
             text => Choice::parse(text).map(|choice| Draft(Some(choice))).map_err(|e| one_line("--draft", &e)),

@@ -10,8 +10,11 @@
 use crate::backend::{Backend, KvType};
 use crate::model::{Input, Model, Rows, State};
 use crate::sample::{History, Sampler};
-use crate::spec::{Drafter, Tally, Verdict, walk};
-use crate::tree::{DraftTree, Token};
+use crate::spec::round::Draft;
+use crate::spec::tally::Times;
+use crate::spec::verify::Keyed;
+use crate::spec::{Accept, Drafter, Round, Tally, Verdict, rejection, typical, walk};
+use crate::tree::Token;
 use anyhow::{Result, ensure};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -70,6 +73,19 @@ pub struct Outcome {
     pub time: Duration,
 }
 
+/// One round as it happened.
+pub struct Witnessed<'a> {
+    /// What was guessed, and by whom.
+    pub draft: &'a Draft,
+    /// What was kept of it.
+    pub verdict: &'a Verdict,
+    /// How long it took.
+    pub times: Times,
+}
+
+/// Told about every round before its tokens are emitted.
+pub type Witness = Box<dyn FnMut(&Witnessed<'_>)>;
+
 /// A text in the making: the model, its cache, and the tokens so far.
 pub struct Session<B: Backend> {
     model: Arc<Model<B>>,
@@ -78,25 +94,44 @@ pub struct Session<B: Backend> {
     /// Tokens picked since the session began; the key of the sampler's noise, so it never goes back.
     ordinal: u64,
     drafters: Vec<Box<dyn Drafter>>,
-    /// Guesses per round, at most.
-    draft_max: usize,
+    plan: Plan,
+    witness: Option<Witness>,
     /// Tokens of the context that the drafters were told about.
     observed: usize,
+}
+
+/// How a session drafts and what it accepts.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Guesses per round, at most.
+    pub nodes: usize,
+    /// The rule.
+    pub accept: Accept,
 }
 
 impl<B: Backend> Session<B> {
     /// An empty session for up to `context` positions.
     pub fn new(model: Arc<Model<B>>, context: usize, kv: KvType) -> Result<Self> {
         let state = model.state(context, CHUNK, kv)?;
-        let (drafters, context) = (Vec::new(), Vec::new());
-        Ok(Self { model, state, context, ordinal: 0, drafters, draft_max: 0, observed: 0 })
+        let plan = Plan { nodes: 0, accept: Accept::Exact };
+        Ok(Self { model, state, context: vec![], ordinal: 0, drafters: vec![], plan, witness: None, observed: 0 })
     }
 
-    /// Lets `drafters` fill trees of up to `draft_max` guesses, in this order. They must be new or reset.
-    pub fn set_drafters(&mut self, drafters: Vec<Box<dyn Drafter>>, draft_max: usize) {
-        self.draft_max = if drafters.is_empty() { 0 } else { draft_max };
+    /// Lets `drafters`, which must be new, fill the trees, in this order.
+    pub fn set_drafters(&mut self, drafters: Vec<Box<dyn Drafter>>, plan: Plan) {
+        self.plan = plan;
         self.drafters = drafters;
         self.observed = 0;
+    }
+
+    /// The drafters.
+    pub fn drafters(&self) -> &[Box<dyn Drafter>] {
+        &self.drafters
+    }
+
+    /// Has every round told to `witness` from now on.
+    pub fn watch(&mut self, witness: Option<Witness>) {
+        self.witness = witness;
     }
 
     /// All tokens so far.
@@ -115,12 +150,28 @@ impl<B: Backend> Session<B> {
     }
 
     /// Forgets everything, as if the session were new.
-    pub fn clear(&mut self) {
-        self.state.truncate(0);
-        self.context.clear();
+    pub fn clear(&mut self) -> Result<()> {
         self.ordinal = 0;
-        self.observed = 0;
-        self.drafters.iter_mut().for_each(|drafter| drafter.reset());
+        self.rewind(0)
+    }
+
+    /// Forgets all tokens from number `len` on. The noise goes on: what comes instead is drawn anew.
+    pub fn rewind(&mut self, len: usize) -> Result<()> {
+        self.context.truncate(len);
+        self.state.truncate(len.saturating_sub(1));
+        if self.observed > len {
+            self.observed = len;
+            let kept = &self.context[..len];
+            self.drafters.iter_mut().try_for_each(|drafter| drafter.rewind(kept))?;
+        }
+        Ok(())
+    }
+
+    /// Tells the drafters about the context up to token number `end`.
+    fn observe(&mut self, end: usize) -> Result<()> {
+        let news = &self.context[self.observed..end];
+        self.observed = end;
+        self.drafters.iter_mut().try_for_each(|drafter| drafter.observe(news))
     }
 
     /// Appends `tokens` and evaluates all but the last, chunk by chunk. `progress` is told how many are done before each
@@ -142,12 +193,12 @@ impl<B: Backend> Session<B> {
         let end = self.context.len().saturating_sub(1);
         for from in (start..end).step_by(CHUNK) {
             if progress(from - start).is_break() {
-                self.context.truncate(old);
-                self.state.truncate(old.saturating_sub(1));
+                self.rewind(old)?;
                 return Ok(ControlFlow::Break(()));
             }
-            let chunk = &self.context[from..end.min(from + CHUNK)];
-            self.model.forward(&mut self.state, Input::Chain(chunk), Rows::None)?;
+            let to = end.min(from + CHUNK);
+            self.model.forward(&mut self.state, Input::Chain(&self.context[from..to]), Rows::None)?;
+            self.observe(to.max(self.observed))?;
         }
         Ok(ControlFlow::Continue(()))
     }
@@ -174,8 +225,12 @@ impl<B: Backend> Session<B> {
                 break Finish::Interrupted;
             }
             let room = limits.max_tokens.map_or(left, |max| left.min(max - tokens));
-            let (tree, verdict) = self.step(sampler, room, &mut tally)?;
+            let began = Instant::now();
+            let (draft, verdict, times) = self.step(sampler, room)?;
             rounds += 1;
+            if let Some(witness) = &mut self.witness {
+                witness(&Witnessed { draft: &draft, verdict: &verdict, times });
+            }
             let (mut used, mut finish) = (0, None);
             for &token in &verdict.tokens {
                 used += 1;
@@ -195,7 +250,7 @@ impl<B: Backend> Session<B> {
                     break;
                 }
             }
-            tally.round(&tree, &verdict, used);
+            tally.round(&draft, &verdict, used, times, began.elapsed());
             if let Some(finish) = finish {
                 // Drops what was accepted past the end. An end token is not made context, so the token before it is
                 // the anchor again.
@@ -206,46 +261,58 @@ impl<B: Backend> Session<B> {
         Ok(Outcome { finish, tokens, rounds, tally, time: started.elapsed() })
     }
 
-    /// One round: a tree, a pass, a walk, a commit. Picks at most `room` tokens, at least one.
-    fn step(&mut self, sampler: &mut Sampler, room: usize, tally: &mut Tally) -> Result<(DraftTree, Verdict)> {
+    /// One round: a tree, a pass, a verdict, a commit. Picks at most `room` tokens, at least one.
+    fn step(&mut self, sampler: &mut Sampler, room: usize) -> Result<(Draft, Verdict, Times)> {
         let started = Instant::now();
-        let tree = self.draft(room)?;
+        let draft = self.draft(sampler, room)?;
         let drafted = Instant::now();
-        let logits = self.model.forward(&mut self.state, Input::Tree(&tree), Rows::All)?;
+        let tree = &draft.tree;
+        let logits = self.model.forward(&mut self.state, Input::Tree(tree), Rows::All)?;
         let verified = Instant::now();
-        let vocab = logits.len() / tree.nodes().len();
-        let (context, first) = (&self.context, self.ordinal);
-        let mut path = Vec::new();
-        let verdict = walk(&tree, |node| {
-            let depth = u64::from(tree.nodes()[node].depth);
-            if depth > 0 {
-                path.push(tree.nodes()[node].token);
-            }
-            let history = History { committed: context, path: &path };
-            sampler.pick(&logits[node * vocab..(node + 1) * vocab], history, first + depth)
-        })?;
-        tally.sampling += verified.elapsed();
+        let verdict = self.verify(sampler, &draft, &logits)?;
+        let times = Times { draft: drafted - started, verify: verified - drafted, sample: verified.elapsed() };
         self.state.commit(&verdict.path)?;
-        tally.drafting += drafted - started;
-        tally.verifying += verified - drafted;
-        Ok((tree, verdict))
+        Ok((draft, verdict, times))
+    }
+
+    /// What is kept of a draft, given the target's logits `[N, V]`.
+    fn verify(&self, sampler: &mut Sampler, draft: &Draft, logits: &[f32]) -> Result<Verdict> {
+        let (tree, context, ordinal) = (&draft.tree, &self.context, self.ordinal);
+        let row = |node: usize| {
+            let vocab = logits.len() / tree.nodes().len();
+            &logits[node * vocab..(node + 1) * vocab]
+        };
+        let path = |node| -> Vec<Token> { tree.path(node)[1..].iter().map(|&n| tree.nodes()[n].token).collect() };
+        let depth = |node: usize| u64::from(tree.nodes()[node].depth);
+        let mut chance = Keyed { noise: sampler.noise(), ordinal };
+        let mut distribution = |node| {
+            let history = History { committed: context, path: &path(node) };
+            sampler.distribution(row(node), history, ordinal + depth(node))
+        };
+        match self.plan.accept {
+            Accept::Rejection => rejection::rejection(draft, distribution, &mut chance),
+            Accept::Typical => typical::typical(tree, &mut distribution, &mut chance),
+            Accept::Exact => walk(tree, |node| {
+                let history = History { committed: context, path: &path(node) };
+                sampler.pick(row(node), history, ordinal + depth(node))
+            }),
+        }
     }
 
     /// The anchor and what the drafters guess below it. A walk picks no more tokens than the tree has nodes, so a tree of
     /// `room` nodes can overrun neither the caller's limit nor the context.
-    fn draft(&mut self, room: usize) -> Result<DraftTree> {
-        let &anchor = self.context.last().ok_or_else(|| anyhow::anyhow!("the prompt is empty"))?;
+    fn draft(&mut self, sampler: &mut Sampler, room: usize) -> Result<Draft> {
+        ensure!(!self.context.is_empty(), "the prompt is empty");
         debug_assert_eq!(self.context.len(), self.state.len() + 1);
-        let budget = room.min(self.draft_max + 1);
-        let mut tree = DraftTree::new(anchor, budget);
-        let news = &self.context[self.observed..];
-        for drafter in &mut self.drafters {
-            drafter.observe(news)?;
-            if budget > 1 {
-                drafter.draft(&self.context, &mut tree)?;
+        self.observe(self.context.len())?;
+        let budget = room.min(self.plan.nodes + 1);
+        let mut round = Round::new(&self.context, budget, sampler, self.ordinal, self.plan.accept);
+        if budget > 1 {
+            for (i, drafter) in self.drafters.iter_mut().enumerate() {
+                round.turn(i);
+                drafter.draft(&mut round)?;
             }
         }
-        self.observed = self.context.len();
-        Ok(tree)
+        Ok(round.finish())
     }
 }

@@ -59,6 +59,11 @@ impl DraftTree {
         (parent + 1..self.nodes.len()).find(|&id| self.nodes[id].parent == parent && self.nodes[id].token == token)
     }
 
+    /// Nodes that still fit.
+    pub fn room(&self) -> usize {
+        self.budget - self.nodes.len()
+    }
+
     /// All nodes, parents before children.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

@@ -7,12 +7,12 @@ mod common;
 use common::drafters::{MIXTURES, Script, mixture};
 use common::{cli, models, zoo};
 use foretoken::backend::{KvType, cpu::Cpu};
-use foretoken::engine::{Finish, Limits, Outcome, Session};
+use foretoken::engine::{Finish, Limits, Outcome, Plan, Session};
 use foretoken::gguf::Gguf;
 use foretoken::isa::Isa;
 use foretoken::model::Model;
 use foretoken::sample::{LogitBias, SampleParams, Sampler};
-use foretoken::spec::Drafter;
+use foretoken::spec::{Accept, Drafter};
 use foretoken::text::{TextStream, Tokenizer};
 use foretoken::tree::{DraftTree, Token};
 use serde_json::{Value, json};
@@ -86,10 +86,10 @@ impl Subject {
     fn answer(&self, threads: usize, ask: &Ask, drafters: Vec<Box<dyn Drafter>>, nodes: usize) -> (Answer, Outcome) {
         let context = ask.ending.context.unwrap_or(ask.prompt.len() + 2 * LONG);
         let mut session = Session::new(self.models[threads - 1].clone(), context, KvType::F16).unwrap();
-        session.set_drafters(drafters, nodes);
+        session.set_drafters(drafters, Plan { nodes, accept: Accept::Exact });
         let first = self.generate(ask, &mut session);
         if ask.ending.end.is_some() {
-            session.clear();
+            session.clear().unwrap();
             let again = self.generate(ask, &mut session);
             assert_eq!(first.0, again.0, "{}: after a clear", self.name);
             assert_eq!(first.1.tally.drafted, again.1.tally.drafted, "{}: drafts after a clear", self.name);
@@ -234,7 +234,8 @@ fn a_session_goes_on() {
         let subject = Subject::load(name, &zoo::open(name), vec![]);
         let turns = |names: &[&str], script: &Script, end: Option<Token>| {
             let mut session = Session::new(subject.models[0].clone(), 300, KvType::F16).unwrap();
-            session.set_drafters(mixture(names, script, subject.tokenizer.vocab_size()), 5);
+            let plan = Plan { nodes: 5, accept: Accept::Exact };
+            session.set_drafters(mixture(names, script, subject.tokenizer.vocab_size()), plan);
             let turn = |(prompt, end): (&Vec<Token>, _)| {
                 let ending = Ending { max_tokens: Some(20), end, ..Ending::default() };
                 let params = SampleParams { temp: 1.0, ..SampleParams::default() };

@@ -123,7 +123,7 @@ fn every_stage_agrees_with_the_naive_pipeline() {
             for ordinal in 0..4 {
                 let logits = logits(ordinal + 100, n, spread);
                 let got = sampler(params, 5, logits.len()).distribution(&logits, NONE, ordinal).unwrap();
-                let want = naive(params, &logits, Noise::new(5).coin(ordinal, Purpose::Xtc));
+                let want = naive(params, &logits, Noise::new(5).coin(ordinal, 0, Purpose::Xtc));
                 let same = got.len() == want.len()
                     && got.iter().zip(&want).all(|(g, w)| g.0 == *w.0 && (g.1 - w.1).abs() < 1e-12);
                 assert!(same, "{params:?} on {n} x {spread}:\n{got:?}\n{want:?}");

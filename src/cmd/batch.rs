@@ -73,7 +73,7 @@ pub fn run(args: &BatchArgs) -> Result<()> {
     let seed = sampling::seed(&args.sampling);
     sampling::sampler(params.clone(), seed, &language.tokenizer)?;
     let mut session = opened.session()?;
-    let drafting = draft::install(&args.draft, &choices, &mut session)?;
+    let drafting = draft::install(&args.draft, &choices, &opened, &language, &mut session)?;
     sampling::tell_seed(&args.sampling, seed, &report);
     let stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
     let mut batch = Batch { args, language, params, seed, session, interrupt, report, stats };
@@ -148,7 +148,7 @@ impl Batch<'_> {
 
         let interrupted = || self.interrupt.asked();
         let started = Instant::now();
-        self.session.clear();
+        self.session.clear()?;
         let read = self.session.prefill(&prompt, |_| if interrupted() { Break(()) } else { Continue(()) })?;
         ensure!(read.is_continue(), "interrupted");
         let prefill = started.elapsed();

@@ -1,10 +1,11 @@
 //! From `--draft` and `--draft-max` to a session's drafters.
 
-use super::Usage;
-use crate::backend::Backend;
+use super::load::{Language, Opened};
+use super::{Usage, memory};
+use crate::backend::cpu::Cpu;
 use crate::cli::DraftArgs;
-use crate::engine::Session;
-use crate::spec::Choice;
+use crate::engine::{Plan, Session};
+use crate::spec::{Accept, Choice, Target};
 use anyhow::{Result, bail};
 
 /// What a session drafts with.
@@ -25,13 +26,29 @@ pub fn choices(args: &DraftArgs) -> Result<Vec<Choice>> {
     Ok(chosen)
 }
 
-/// Gives `session` the drafters asked for, if any.
-pub fn install<B: Backend>(args: &DraftArgs, choices: &[Choice], session: &mut Session<B>) -> Result<Option<Setup>> {
+/// Gives `session` the drafters asked for, if any; those that look up first.
+pub fn install(
+    args: &DraftArgs,
+    choices: &[Choice],
+    opened: &Opened,
+    language: &Language,
+    session: &mut Session<Cpu>,
+) -> Result<Option<Setup>> {
     if choices.is_empty() {
         return Ok(None);
     }
-    let drafters = choices.iter().map(Choice::open).collect::<Result<_>>()?;
-    session.set_drafters(drafters, args.draft_max);
-    let drafters = choices.iter().map(Choice::to_string).collect();
+    let admit = |bytes| match memory::free() {
+        Some(free) if bytes > free => {
+            bail!("it needs {} of memory, {} are free", memory::size(bytes), memory::size(free))
+        }
+        _ => Ok(()),
+    };
+    let Opened { model, context, kv, .. } = opened;
+    let target = Target { model, tokenizer: &language.tokenizer, context: *context, kv: *kv, admit: &admit };
+    let mut choices: Vec<&Choice> = choices.iter().collect();
+    choices.sort_by_key(|choice| choice.kind().rank);
+    let drafters = choices.iter().map(|choice| choice.open(&target)).collect::<Result<_>>()?;
+    session.set_drafters(drafters, Plan { nodes: args.draft_max, accept: Accept::Exact });
+    let drafters = choices.iter().map(|choice| choice.to_string()).collect();
     Ok(Some(Setup { drafters, draft_max: args.draft_max }))
 }

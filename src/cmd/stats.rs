@@ -127,9 +127,9 @@ impl DraftStats {
             discarded: tally.discarded,
             tokens_per_round: tally.tokens_per_round.clone(),
             by_depth: by_depth.collect(),
-            draft_s: tally.drafting.as_secs_f64(),
-            verify_s: tally.verifying.as_secs_f64(),
-            sample_s: tally.sampling.as_secs_f64(),
+            draft_s: tally.times.draft.as_secs_f64(),
+            verify_s: tally.times.verify.as_secs_f64(),
+            sample_s: tally.times.sample.as_secs_f64(),
         }
     }
 

@@ -87,6 +87,11 @@ impl Sampler {
         })
     }
 
+    /// Its noise.
+    pub fn noise(&self) -> Noise {
+        self.noise
+    }
+
     /// The options in force.
     pub fn params(&self) -> &SampleParams {
         &self.params
@@ -97,7 +102,7 @@ impl Sampler {
         self.keep(logits, history, ordinal)?;
         Ok(match *self.kept {
             [only] => only.token,
-            _ => draw(&self.kept, self.params.temp, self.noise.at(ordinal, Purpose::Draw)),
+            _ => draw(&self.kept, self.params.temp, self.noise.at(ordinal, Purpose::Draw, [0; 2])),
         })
     }
 
@@ -116,20 +121,52 @@ impl Sampler {
         Ok(shares.filter(|&(_, share)| share > 0.0).collect())
     }
 
+    /// The `n` tokens that [`Sampler::pick`] would pick from these logits, the runners-up after the pick itself, each
+    /// with a guess at the probability that it is the pick from logits a little different; without noise the `n` likeliest
+    /// ones with their probabilities.
+    ///
+    /// At temperature 0 the guess is the token's share of the softmax. Above, noise times temperature is added to the
+    /// logits first: the larger the lead of a token after that, the less a small change of logits does to it.
+    pub fn rank(
+        &mut self,
+        logits: &[f32],
+        history: History<'_>,
+        ordinal: u64,
+        n: usize,
+        noisy: bool,
+    ) -> Result<Vec<(Token, f64)>> {
+        /// At temperature 0 the softmax is taken over the best few.
+        const FEW: usize = 64;
+        let temp = self.params.temp;
+        if temp == 0.0 {
+            let logits = edit(&self.params, self.vocab_size, &mut self.survey, &mut self.edits, logits, history)?;
+            let k = n.max(FEW).min(self.vocab_size);
+            self.survey.top_k(logits, f32::NEG_INFINITY, k, &mut self.kept);
+        } else {
+            self.keep(logits, history, ordinal)?;
+        }
+        let max = cut::best(&self.kept);
+        let mut noise = (noisy && temp > 0.0).then(|| self.noise.at(ordinal, Purpose::Draw, [0; 2]));
+        let heated = |c| heat(c, max, if temp == 0.0 { 1.0 } else { temp });
+        let score = |&c: &Candidate| match &mut noise {
+            Some(noise) => (heated(c) + noise::gumbel(noise.bits(c.token)), c.token),
+            None => (heated(c), c.token),
+        };
+        let mut scored: Vec<(f64, Token)> = self.kept.iter().map(score).collect();
+        scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let scale = if noise.is_some() { f64::from(temp) } else { 1.0 };
+        let best = scored[0].0;
+        let weight = |score: f64| ((score - best) * scale).exp();
+        let total: f64 = scored.iter().map(|&(score, _)| weight(score)).sum();
+        scored.truncate(n);
+        Ok(scored.into_iter().map(|(score, token)| (token, weight(score) / total)).collect())
+    }
+
     /// Runs all stages up to temperature and leaves the survivors in `kept`, at least one.
     fn keep(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<()> {
         let (params, size) = (&self.params, self.vocab_size);
-        ensure!(logits.len() == size, "logits: found {} values, the vocabulary has {size} tokens", logits.len());
-        self.survey.take(logits)?;
-        let logits = match self.edits.apply(params, logits, history) {
-            Some(edited) => {
-                self.survey.take(edited)?;
-                edited
-            }
-            None => logits,
-        };
+        let logits = edit(params, size, &mut self.survey, &mut self.edits, logits, history)?;
         let max = self.survey.max();
-        ensure!(max > f32::NEG_INFINITY, "logits: every token is masked, none can be picked");
         let kept = &mut self.kept;
         if params.temp == 0.0 {
             kept.clear();
@@ -142,9 +179,31 @@ impl Sampler {
         cut::typical(kept, params.typical, &mut self.keyed);
         cut::top_p(kept, params.top_p);
         cut::min_p(kept, params.min_p);
-        cut::xtc(kept, params.xtc_probability, params.xtc_threshold, || self.noise.coin(ordinal, Purpose::Xtc));
+        cut::xtc(kept, params.xtc_probability, params.xtc_threshold, || self.noise.coin(ordinal, 0, Purpose::Xtc));
         Ok(())
     }
+}
+
+/// Runs the stages that change single logits and surveys what they leave, in which some token is unmasked.
+fn edit<'a>(
+    params: &SampleParams,
+    size: usize,
+    survey: &mut survey::Survey,
+    edits: &'a mut penalty::Edits,
+    logits: &'a [f32],
+    history: History<'_>,
+) -> Result<&'a [f32]> {
+    ensure!(logits.len() == size, "logits: found {} values, the vocabulary has {size} tokens", logits.len());
+    survey.take(logits)?;
+    let logits = match edits.apply(params, logits, history) {
+        Some(edited) => {
+            survey.take(edited)?;
+            edited
+        }
+        None => logits,
+    };
+    ensure!(survey.max() > f32::NEG_INFINITY, "logits: every token is masked, none can be picked");
+    Ok(logits)
 }
 
 /// Temperature: a candidate's distance to the largest logit, in units of it. The difference is taken first, so that no

@@ -2,7 +2,8 @@
 //!
 //! The generator is Philox4x64-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011),
 //! a ten-round bijection of a 256-bit counter under a 128-bit key. The key is (seed, purpose), the counter is (ordinal
-//! of the generated token in the session, token / 4); the four words of a block belong to four neighbouring tokens.
+//! of the generated token in the session, token / 4, and two more numbers where a place has several draws); the four
+//! words of a block belong to four neighbouring tokens.
 
 use crate::tree::Token;
 use std::hash::{BuildHasher, Hasher};
@@ -21,6 +22,14 @@ pub enum Purpose {
     Xtc = 1,
     /// Making a seed out of another one.
     Seed = 2,
+    /// What a drafter draws for the rejection rule, by drafter and node.
+    Draft = 3,
+    /// The coins that decide whether drawn guesses are accepted.
+    Coin = 4,
+    /// Choosing the token after all guesses at a place were rejected.
+    Residual = 5,
+    /// Choosing the token at a place without guesses.
+    Bonus = 6,
 }
 
 /// The noise of one seed.
@@ -36,23 +45,46 @@ impl Noise {
     }
 
     /// 64 uniform bits for each of the tokens `4 * quad ..= 4 * quad + 3`.
-    fn words(&self, ordinal: u64, quad: u32, purpose: Purpose) -> [u64; 4] {
-        philox([ordinal, quad.into(), 0, 0], [self.seed, purpose as u64])
+    fn words(&self, ordinal: u64, quad: u32, [a, b]: [u64; 2], purpose: Purpose) -> [u64; 4] {
+        philox([ordinal, quad.into(), a, b], [self.seed, purpose as u64])
     }
 
     /// 64 uniform bits.
     pub fn bits(&self, ordinal: u64, token: Token, purpose: Purpose) -> u64 {
-        self.words(ordinal, token / 4, purpose)[token as usize % 4]
+        self.words(ordinal, token / 4, [0; 2], purpose)[token as usize % 4]
     }
 
-    /// A uniform number strictly between 0 and 1 that belongs to no token.
-    pub fn coin(&self, ordinal: u64, purpose: Purpose) -> f64 {
-        ((self.bits(ordinal, 0, purpose) >> 12) as f64 + 0.5) / (1u64 << 52) as f64
+    /// A uniform number strictly between 0 and 1 that belongs to no token: number `n` of its place.
+    pub fn coin(&self, ordinal: u64, n: u32, purpose: Purpose) -> f64 {
+        ((self.bits(ordinal, n, purpose) >> 12) as f64 + 0.5) / (1u64 << 52) as f64
     }
 
-    /// The bits of one position, for callers that ask token after token.
-    pub(super) fn at(&self, ordinal: u64, purpose: Purpose) -> Position {
-        Position { noise: *self, ordinal, purpose, quad: 0, words: self.words(ordinal, 0, purpose) }
+    /// The bits of one position, for callers that ask token after token. `key` tells apart the draws of one place.
+    pub(super) fn at(&self, ordinal: u64, purpose: Purpose, key: [u64; 2]) -> Position {
+        Position { noise: *self, ordinal, purpose, key, quad: 0, words: self.words(ordinal, 0, key, purpose) }
+    }
+
+    /// A token of a distribution (probabilities above 0, which need not sum to one).
+    pub fn draw(&self, ordinal: u64, purpose: Purpose, distribution: &[(Token, f64)]) -> Token {
+        self.draw_some(ordinal, purpose, [0; 2], distribution, 1)[0]
+    }
+
+    /// Up to `n` different tokens of a distribution, as drawn one after the other without replacement: those with the
+    /// largest `ln p + noise` (Gumbel top-k: Kool, van Hoof, Welling, <https://arxiv.org/abs/1903.06059>).
+    pub fn draw_some(
+        &self,
+        ordinal: u64,
+        purpose: Purpose,
+        key: [u64; 2],
+        distribution: &[(Token, f64)],
+        n: usize,
+    ) -> Vec<Token> {
+        let mut position = self.at(ordinal, purpose, key);
+        let score = |&(token, p): &(Token, f64)| (p.ln() + gumbel(position.bits(token)), token);
+        let mut scored: Vec<(f64, Token)> = distribution.iter().map(score).collect();
+        scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        scored.truncate(n);
+        scored.into_iter().map(|(_, token)| token).collect()
     }
 }
 
@@ -61,6 +93,7 @@ pub(super) struct Position {
     noise: Noise,
     ordinal: u64,
     purpose: Purpose,
+    key: [u64; 2],
     quad: u32,
     words: [u64; 4],
 }
@@ -69,7 +102,7 @@ impl Position {
     pub(super) fn bits(&mut self, token: Token) -> u64 {
         if token / 4 != self.quad {
             self.quad = token / 4;
-            self.words = self.noise.words(self.ordinal, self.quad, self.purpose);
+            self.words = self.noise.words(self.ordinal, self.quad, self.key, self.purpose);
         }
         self.words[token as usize % 4]
     }
@@ -255,7 +288,7 @@ mod tests {
     fn tail_counts(log_quads: u32, cell: u32) -> [u32; 16] {
         let mut counts = [0; 16];
         for quad in 0..1u32 << log_quads {
-            for word in Noise::new(2024).words(1, quad, Purpose::Draw) {
+            for word in Noise::new(2024).words(1, quad, [0; 2], Purpose::Draw) {
                 let (upper, lower) = (word >> (64 - cell), !word >> (64 - cell));
                 if upper.min(lower) < 8 {
                     counts[upper.min(lower) as usize + if upper < lower { 0 } else { 8 }] += 1;
@@ -294,7 +327,7 @@ mod tests {
         assert_ne!(derive_seed(5, 6), derive_seed(6, 5));
         assert_ne!(random_seed(), random_seed());
         let mut counts = [0; 100];
-        (0..100_000).for_each(|i| counts[(Noise::new(3).coin(i, Purpose::Xtc) * 100.0) as usize] += 1);
+        (0..100_000).for_each(|i| counts[(Noise::new(3).coin(i, 0, Purpose::Xtc) * 100.0) as usize] += 1);
         assert!(chi(&counts) < chi_limit(99.0));
     }
 }

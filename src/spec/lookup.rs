@@ -10,7 +10,9 @@
 //! <https://arxiv.org/abs/2411.10666>.
 
 use super::automaton::{Automaton, StateId};
-use super::{Drafter, Kind, Setting};
+use super::choice::{Choice, Kind, Setting, SettingKind};
+use super::{Drafter, Round, Target};
+use crate::backend::Backend;
 use crate::tree::{DraftTree, NodeId, Token};
 use anyhow::Result;
 use std::cmp::Ordering;
@@ -20,13 +22,19 @@ use std::collections::BinaryHeap;
 pub const KIND: Kind = Kind {
     name: "lookup",
     help: "What followed the same tokens earlier in the prompt or the answer; takes no model and no memory to speak of",
+    path: None,
     settings: &[
-        Setting { name: "min", help: "Tokens that must have occurred before", default: 3, range: (1, 64) },
-        Setting { name: "max", help: "Longest run of guesses", default: 63, range: (1, 63) },
-        Setting { name: "width", help: "Different continuations in one tree", default: 2, range: (1, 16) },
+        Setting { name: "min", help: "Tokens that must have occurred before", kind: SettingKind::Count(3, (1, 64)) },
+        Setting { name: "max", help: "Longest run of guesses", kind: SettingKind::Count(63, (1, 63)) },
+        Setting { name: "width", help: "Different continuations in one tree", kind: SettingKind::Count(2, (1, 16)) },
     ],
-    open: |values| Ok(Box::new(Lookup::new(values[0], values[1], values[2]))),
+    rank: 0,
 };
+
+/// Makes one.
+pub fn open<B: Backend>(choice: &Choice, _: &Target<'_, B>) -> Result<Box<dyn Drafter>> {
+    Ok(Box::new(Lookup::new(choice.count(0), choice.count(1), choice.count(2))))
+}
 
 /// A context that so many different tokens follow says nothing about the next one.
 const WIDEST_FAN: u32 = 64;
@@ -111,7 +119,7 @@ impl Drafter for Lookup {
         Ok(())
     }
 
-    fn draft(&mut self, _context: &[Token], tree: &mut DraftTree) -> Result<()> {
+    fn draft(&mut self, round: &mut Round<'_>) -> Result<()> {
         let mut guesses = BinaryHeap::new();
         let mut has_child = [false; DraftTree::MAX];
         let end = Place { state: self.text.last(), len: self.text.len() };
@@ -127,14 +135,16 @@ impl Drafter for Lookup {
             let Some(guess) = std::iter::from_fn(|| guesses.pop()).find(fits) else { return Ok(()) };
             let follower = guess.follower;
             let score = follower.share.ln() as f32;
-            let Some(node) = tree.push(guess.parent, follower.token, score) else { return Ok(()) };
+            let Some(node) = round.push(guess.parent, follower.token, score) else { return Ok(()) };
             leaves += usize::from(std::mem::replace(&mut has_child[guess.parent], true));
             (parent, depth, share, place) = (node, guess.depth, follower.share, follower.place);
         }
     }
 
-    fn reset(&mut self) {
+    fn rewind(&mut self, kept: &[Token]) -> Result<()> {
+        // An automaton only grows. A token takes well under a microsecond.
         self.text = Automaton::new(self.min);
+        self.observe(kept)
     }
 }
 

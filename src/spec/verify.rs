@@ -1,10 +1,64 @@
-//! Verification as a walk down the tree: ask for the target's token, emit it, follow the child that carries it.
+//! Verification: what of a tree becomes text.
 //!
-//! Nothing is proposed to the sampler, so nothing has to be taken back: every token it picks is emitted, and the
-//! emitted tokens are those of decoding one at a time, whatever the tree holds.
+//! The rule of the house is the walk: ask for the target's token, emit it, follow the child that carries it. Nothing is
+//! proposed to the sampler, so nothing has to be taken back: every token it picks is emitted, and the emitted tokens
+//! are those of decoding one at a time, whatever the tree holds. [`super::rejection`] and [`super::typical`] are the others.
 
+use crate::sample::{Noise, Purpose};
 use crate::tree::{DraftTree, NodeId, Token};
 use anyhow::Result;
+
+/// Which guesses are accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Accept {
+    /// Those that the target would have picked itself: the text does not depend on drafters.
+    #[default]
+    Exact,
+    /// By chance, so that tokens have the target's distribution; accepts more of what drafters draw.
+    Rejection,
+    /// What is likely enough in the target's eyes (Medusa's rule). Lossy: the distribution is another one.
+    Typical,
+}
+
+impl Accept {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accept::Exact => "exact",
+            Accept::Rejection => "rejection",
+            Accept::Typical => "typical",
+        }
+    }
+}
+
+/// Tokens and their probabilities, ascending by id, summing to one.
+pub type Distribution = Vec<(Token, f64)>;
+
+/// The dice of a verification. The engine throws them by keyed noise; proofs go through all their outcomes.
+pub trait Chance {
+    /// True with the given probability. `trial` numbers the questions asked about the children of a node at `depth`.
+    fn accept(&mut self, depth: usize, trial: usize, probability: f64) -> bool;
+    /// A token to follow a node at `depth`.
+    fn draw(&mut self, depth: usize, purpose: Purpose, distribution: &[(Token, f64)]) -> Token;
+}
+
+/// Dice of a round: everything asked about has a key of its own.
+pub struct Keyed {
+    /// The session's noise.
+    pub noise: Noise,
+    /// Ordinal of the token after the anchor.
+    pub ordinal: u64,
+}
+
+impl Chance for Keyed {
+    fn accept(&mut self, depth: usize, trial: usize, probability: f64) -> bool {
+        self.noise.coin(self.ordinal + depth as u64, trial as u32, Purpose::Coin) < probability
+    }
+
+    fn draw(&mut self, depth: usize, purpose: Purpose, distribution: &[(Token, f64)]) -> Token {
+        self.noise.draw(self.ordinal + depth as u64, purpose, distribution)
+    }
+}
 
 /// What one step kept of a tree. `path` and `tokens` have the same length.
 #[derive(Clone, Debug, PartialEq, Eq)]

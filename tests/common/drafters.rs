@@ -1,7 +1,7 @@
 //! Drafters that no one would write: always right, always wrong, and worse. Text must not depend on any of them.
 
-use foretoken::spec::Drafter;
 use foretoken::spec::lookup::Lookup;
+use foretoken::spec::{Drafter, Round};
 use foretoken::tree::{DraftTree, Token};
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub fn mixture(names: &[&str], script: &Script, vocab: usize) -> Vec<Box<dyn Dra
 }
 
 /// What a drafter of a script does in a round: the tokens that will follow, the round's number, the vocabulary.
-type Guess = fn(&[Token], usize, usize, &mut DraftTree);
+type Guess = fn(&[Token], usize, usize, &mut Round<'_>);
 
 struct Scripted {
     script: Script,
@@ -58,33 +58,36 @@ impl Drafter for Scripted {
         Ok(())
     }
 
-    fn draft(&mut self, context: &[Token], tree: &mut DraftTree) -> anyhow::Result<()> {
+    fn draft(&mut self, round: &mut Round<'_>) -> anyhow::Result<()> {
+        let context = round.context();
         assert_eq!(self.told, context, "told once, in order, about every token");
-        assert_eq!(tree.nodes()[0].token, *context.last().unwrap());
+        assert_eq!(round.tree().nodes()[0].token, *context.last().unwrap());
         assert!(self.script.starts_with(context), "the text has left the script");
-        (self.guess)(&self.script[context.len()..], self.rounds, self.vocab, tree);
+        (self.guess)(&self.script[context.len()..], self.rounds, self.vocab, round);
         self.rounds += 1;
         Ok(())
     }
 
-    fn reset(&mut self) {
-        self.told.clear();
+    fn rewind(&mut self, kept: &[Token]) -> anyhow::Result<()> {
+        assert!(self.told.starts_with(kept), "cut to what was there");
+        self.told.truncate(kept.len());
         self.rounds = 0;
+        Ok(())
     }
 }
 
 /// What comes, as far as it is known and fits.
-fn oracle(next: &[Token], _: usize, _: usize, tree: &mut DraftTree) {
-    let _leaf = next.iter().try_fold(0, |node, &token| tree.push(node, token, 0.0));
+fn oracle(next: &[Token], _: usize, _: usize, round: &mut Round<'_>) {
+    let _leaf = next.iter().try_fold(0, |node, &token| round.push(node, token, 0.0));
 }
 
 /// A chain of anything but what comes.
-fn liar(next: &[Token], round: usize, vocab: usize, tree: &mut DraftTree) {
+fn liar(next: &[Token], count: usize, vocab: usize, round: &mut Round<'_>) {
     let mut node = 0;
     for i in 0..DraftTree::MAX {
         let truth = next.get(i).map_or(0, |&token| token as usize);
-        let lie = (truth + 1 + (round + i) % (vocab - 1)) % vocab;
-        match tree.push(node, lie as Token, 0.0) {
+        let lie = (truth + 1 + (count + i) % (vocab - 1)) % vocab;
+        match round.push(node, lie as Token, 0.0) {
             Some(id) => node = id,
             None => return,
         }
@@ -92,14 +95,14 @@ fn liar(next: &[Token], round: usize, vocab: usize, tree: &mut DraftTree) {
 }
 
 /// As many nodes as fit, one of them right at each depth and never the first among its siblings.
-fn bushy(next: &[Token], round: usize, vocab: usize, tree: &mut DraftTree) {
+fn bushy(next: &[Token], count: usize, vocab: usize, round: &mut Round<'_>) {
     let mut node = 0;
     for (i, &truth) in next.iter().enumerate() {
         for wrong in 1..4 {
-            let token = (truth as usize + round + i + wrong) % vocab;
-            let Some(_) = tree.push(node, token as Token, 0.0) else { return };
+            let token = (truth as usize + count + i + wrong) % vocab;
+            let Some(_) = round.push(node, token as Token, 0.0) else { return };
         }
-        match tree.push(node, truth, 0.0) {
+        match round.push(node, truth, 0.0) {
             Some(id) => node = id,
             None => return,
         }
@@ -107,8 +110,8 @@ fn bushy(next: &[Token], round: usize, vocab: usize, tree: &mut DraftTree) {
 }
 
 /// Right, but silent every other round.
-fn stutter(next: &[Token], round: usize, vocab: usize, tree: &mut DraftTree) {
-    if round % 2 == 1 {
-        oracle(next, round, vocab, tree);
+fn stutter(next: &[Token], count: usize, vocab: usize, round: &mut Round<'_>) {
+    if count % 2 == 1 {
+        oracle(next, count, vocab, round);
     }
 }
