@@ -4,7 +4,7 @@
 
 use crate::backend::KvType;
 use crate::isa::Isa;
-use crate::spec::{self, Choice};
+use crate::spec::{self, Accept, Choice, Nodes};
 use crate::tree::DraftTree;
 use clap::builder::{OsStringValueParser, TryMapValueParser, TypedValueParser, ValueParserFactory};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -169,13 +169,15 @@ pub struct DraftArgs {
     /// their options (repeatable) [default: none]
     #[arg(long, value_name = "KIND[:FILE][,KEY=X...]", value_parser = DraftParser)]
     pub draft: Vec<Draft>,
-    /// Tokens to guess a pass, at most; 1 to 63
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_DRAFT_MAX, value_parser = DraftMaxParser)]
-    pub draft_max: usize,
+    /// Tokens to guess a pass: N (1 to 63) every time, or "auto[:N]": as many as pay by what passes and guesses have cost
+    /// and brought so far, at most N
+    #[arg(long, value_name = "N|auto[:N]", default_value = "auto", value_parser = DraftMaxParser)]
+    pub draft_max: Nodes,
+    /// Rule by which guesses are accepted. exact: the text is that of no drafter; rejection: another text from the same
+    /// distribution, accepts more at temperature > 0; typical: LOSSY, accepts what is likely enough
+    #[arg(long, value_name = "RULE", default_value = "exact")]
+    pub accept: Accept,
 }
-
-/// Guesses a round when nothing is said.
-pub const DEFAULT_DRAFT_MAX: usize = 8;
 
 /// A drafter, or `none`.
 #[derive(Clone, Debug)]
@@ -204,14 +206,20 @@ impl TypedValueParser for DraftParser {
 struct DraftMaxParser;
 
 impl TypedValueParser for DraftMaxParser {
-    type Value = usize;
+    type Value = Nodes;
 
-    fn parse_ref(&self, _: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<usize, clap::Error> {
+    fn parse_ref(&self, _: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<Nodes, clap::Error> {
         let text = value.to_string_lossy();
         let most = DraftTree::MAX - 1;
-        let number = text.parse().ok().filter(|n| (1..=most).contains(n));
-        number.ok_or_else(|| {
-            one_line("--draft-max", &anyhow::anyhow!("found '{text}', supported 1 to {most} ('auto' is not there yet)"))
+        let count = |text: &str| text.parse().ok().filter(|n| (1..=most).contains(n));
+        let nodes = match text.strip_prefix("auto") {
+            Some("") => Some(Nodes::Auto(most)),
+            Some(rest) => rest.strip_prefix(':').and_then(count).map(Nodes::Auto),
+            None => count(&text).map(Nodes::Fixed),
+        };
+        nodes.ok_or_else(|| {
+            let found = format!("found '{text}', supported 1 to {most}, auto, auto:1 to auto:{most}");
+            one_line("--draft-max", &anyhow::anyhow!(found))
         })
     }
 }

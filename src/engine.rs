@@ -10,10 +10,10 @@
 use crate::backend::{Backend, KvType};
 use crate::model::{Input, Model, Rows, State};
 use crate::sample::{History, Sampler};
-use crate::spec::round::Draft;
+use crate::spec::round::{Draft, Setting};
 use crate::spec::tally::Times;
 use crate::spec::verify::Keyed;
-use crate::spec::{Accept, Drafter, Round, Tally, Verdict, rejection, typical, walk};
+use crate::spec::{Accept, Budget, Drafter, Nodes, Round, Tally, Verdict, rejection, typical, walk};
 use crate::tree::Token;
 use anyhow::{Result, ensure};
 use std::ops::ControlFlow;
@@ -94,7 +94,8 @@ pub struct Session<B: Backend> {
     /// Tokens picked since the session began; the key of the sampler's noise, so it never goes back.
     ordinal: u64,
     drafters: Vec<Box<dyn Drafter>>,
-    plan: Plan,
+    budget: Budget,
+    accept: Accept,
     witness: Option<Witness>,
     /// Tokens of the context that the drafters were told about.
     observed: usize,
@@ -103,8 +104,8 @@ pub struct Session<B: Backend> {
 /// How a session drafts and what it accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Guesses per round, at most.
-    pub nodes: usize,
+    /// Guesses per round.
+    pub nodes: Nodes,
     /// The rule.
     pub accept: Accept,
 }
@@ -113,13 +114,24 @@ impl<B: Backend> Session<B> {
     /// An empty session for up to `context` positions.
     pub fn new(model: Arc<Model<B>>, context: usize, kv: KvType) -> Result<Self> {
         let state = model.state(context, CHUNK, kv)?;
-        let plan = Plan { nodes: 0, accept: Accept::Exact };
-        Ok(Self { model, state, context: vec![], ordinal: 0, drafters: vec![], plan, witness: None, observed: 0 })
+        Ok(Self {
+            model,
+            state,
+            context: vec![],
+            ordinal: 0,
+            drafters: vec![],
+            budget: Budget::new(Nodes::Fixed(0), 0),
+            accept: Accept::Exact,
+            witness: None,
+            observed: 0,
+        })
     }
 
     /// Lets `drafters`, which must be new, fill the trees, in this order.
     pub fn set_drafters(&mut self, drafters: Vec<Box<dyn Drafter>>, plan: Plan) {
-        self.plan = plan;
+        // Without guesses there is nothing to accept, and the text is to be that of no drafter at all.
+        self.accept = if drafters.is_empty() { Accept::Exact } else { plan.accept };
+        self.budget = Budget::new(plan.nodes, drafters.len());
         self.drafters = drafters;
         self.observed = 0;
     }
@@ -199,6 +211,8 @@ impl<B: Backend> Session<B> {
             let to = end.min(from + CHUNK);
             self.model.forward(&mut self.state, Input::Chain(&self.context[from..to]), Rows::None)?;
             self.observe(to.max(self.observed))?;
+            let mut awake = self.drafters.iter_mut().enumerate().filter(|&(i, _)| !self.budget.is_resting(i));
+            awake.try_for_each(|(_, drafter)| drafter.prepare())?;
         }
         Ok(ControlFlow::Continue(()))
     }
@@ -250,7 +264,9 @@ impl<B: Backend> Session<B> {
                     break;
                 }
             }
-            tally.round(&draft, &verdict, used, times, began.elapsed());
+            let whole = began.elapsed();
+            tally.round(&draft, &verdict, used, times, whole);
+            self.budget.learn(&draft, &verdict.tokens[..used], times, whole);
             if let Some(finish) = finish {
                 // Drops what was accepted past the end. An end token is not made context, so the token before it is
                 // the anchor again.
@@ -266,7 +282,7 @@ impl<B: Backend> Session<B> {
         let started = Instant::now();
         let draft = self.draft(sampler, room)?;
         let drafted = Instant::now();
-        let tree = &draft.tree;
+        let tree = draft.tree();
         let logits = self.model.forward(&mut self.state, Input::Tree(tree), Rows::All)?;
         let verified = Instant::now();
         let verdict = self.verify(sampler, &draft, &logits)?;
@@ -277,7 +293,7 @@ impl<B: Backend> Session<B> {
 
     /// What is kept of a draft, given the target's logits `[N, V]`.
     fn verify(&self, sampler: &mut Sampler, draft: &Draft, logits: &[f32]) -> Result<Verdict> {
-        let (tree, context, ordinal) = (&draft.tree, &self.context, self.ordinal);
+        let (tree, context, ordinal) = (draft.tree(), &self.context, self.ordinal);
         let row = |node: usize| {
             let vocab = logits.len() / tree.nodes().len();
             &logits[node * vocab..(node + 1) * vocab]
@@ -289,7 +305,7 @@ impl<B: Backend> Session<B> {
             let history = History { committed: context, path: &path(node) };
             sampler.distribution(row(node), history, ordinal + depth(node))
         };
-        match self.plan.accept {
+        match self.accept {
             Accept::Rejection => rejection::rejection(draft, distribution, &mut chance),
             Accept::Typical => typical::typical(tree, &mut distribution, &mut chance),
             Accept::Exact => walk(tree, |node| {
@@ -305,11 +321,16 @@ impl<B: Backend> Session<B> {
         ensure!(!self.context.is_empty(), "the prompt is empty");
         debug_assert_eq!(self.context.len(), self.state.len() + 1);
         self.observe(self.context.len())?;
-        let budget = room.min(self.plan.nodes + 1);
-        let mut round = Round::new(&self.context, budget, sampler, self.ordinal, self.plan.accept);
-        if budget > 1 {
-            for (i, drafter) in self.drafters.iter_mut().enumerate() {
-                round.turn(i);
+        let setting = Setting {
+            context: &self.context,
+            room,
+            ordinal: self.ordinal,
+            accept: self.accept,
+            drafters: self.drafters.len(),
+        };
+        let mut round = Round::new(setting, sampler, &mut self.budget);
+        for (i, drafter) in self.drafters.iter_mut().enumerate() {
+            if round.turn(i) {
                 drafter.draft(&mut round)?;
             }
         }

@@ -155,13 +155,13 @@ const CASES: &[Case] = &[
 /// A tree with all guesses below all nodes up to a depth.
 fn draft(case: &Case, models: &[Toy; 3], context: &[Token], dice: &mut Explorer) -> Draft {
     let tree = DraftTree::new(context[context.len() - 1], DraftTree::MAX);
-    let mut draft = Draft { tree, owners: vec![0], pushed: 1, draws: vec![], fault: None };
+    let mut draft = Draft { pushed: 1, ..Draft::of(tree) };
     // What is pushed comes first everywhere, as it does in a round.
     for pushed in [true, false] {
         let mut node = 0;
-        while node < draft.tree.nodes().len() {
-            if (draft.tree.nodes()[node].depth as usize) < case.depth {
-                let text = text_to(&draft.tree, context, node);
+        while node < draft.tree().nodes().len() {
+            if (draft.tree().nodes()[node].depth as usize) < case.depth {
+                let text = text_to(draft.tree(), context, node);
                 for guess in case.guesses.iter().filter(|guess| matches!(guess, Guess::Best(_)) == pushed) {
                     add(&mut draft, node, *guess, models, &text, dice);
                 }
@@ -169,7 +169,6 @@ fn draft(case: &Case, models: &[Toy; 3], context: &[Token], dice: &mut Explorer)
             node += 1;
         }
     }
-    draft.owners.resize(draft.tree.nodes().len(), 0);
     draft
 }
 
@@ -189,7 +188,7 @@ fn add(draft: &mut Draft, parent: NodeId, guess: Guess, models: &[Toy; 3], text:
         }
         (q, nodes)
     };
-    let tree = &mut draft.tree;
+    let tree = &mut draft.sketch.tree;
     match guess {
         Guess::Best(n) => {
             for (token, _) in by_share(0).into_iter().take(n) {
@@ -219,24 +218,24 @@ fn add(draft: &mut Draft, parent: NodeId, guess: Guess, models: &[Toy; 3], text:
 type Rule = fn(&Draft, Toy, &[Token], &mut Explorer) -> Verdict;
 
 fn by_rejection(draft: &Draft, target: Toy, context: &[Token], dice: &mut Explorer) -> Verdict {
-    rejection(draft, |node| Ok(target.after(&text_to(&draft.tree, context, node))), dice).unwrap()
+    rejection(draft, |node| Ok(target.after(&text_to(draft.tree(), context, node))), dice).unwrap()
 }
 
 fn by_walk(draft: &Draft, target: Toy, context: &[Token], dice: &mut Explorer) -> Verdict {
-    walk(&draft.tree, |node| Ok(dice.token(&target.after(&text_to(&draft.tree, context, node))))).unwrap()
+    walk(draft.tree(), |node| Ok(dice.token(&target.after(&text_to(draft.tree(), context, node))))).unwrap()
 }
 
 fn by_typical(draft: &Draft, target: Toy, context: &[Token], dice: &mut Explorer) -> Verdict {
-    typical(&draft.tree, |node| Ok(target.after(&text_to(&draft.tree, context, node))), dice).unwrap()
+    typical(draft.tree(), |node| Ok(target.after(&text_to(draft.tree(), context, node))), dice).unwrap()
 }
 
 /// Wrong: the target is sampled anew for every child.
 fn sample_per_child(draft: &Draft, target: Toy, context: &[Token], dice: &mut Explorer) -> Verdict {
     let mut verdict = Verdict { path: vec![0], tokens: vec![] };
-    let nodes = draft.tree.nodes();
+    let nodes = draft.tree().nodes();
     'down: loop {
         let node = verdict.path[verdict.path.len() - 1];
-        let p = target.after(&text_to(&draft.tree, context, node));
+        let p = target.after(&text_to(draft.tree(), context, node));
         for child in (node + 1..nodes.len()).filter(|&id| nodes[id].parent == node) {
             if dice.token(&p) == nodes[child].token {
                 verdict.path.push(child);
@@ -251,9 +250,9 @@ fn sample_per_child(draft: &Draft, target: Toy, context: &[Token], dice: &mut Ex
 
 /// Wrong: the token after an accepted leaf is drawn from another distribution (one without the sampler's stages).
 fn plain_bonus(draft: &Draft, target: Toy, context: &[Token], dice: &mut Explorer) -> Verdict {
-    let is_leaf = |node| draft.tree.nodes().iter().skip(1).all(|n| n.parent != node);
+    let is_leaf = |node| draft.tree().nodes().iter().skip(1).all(|n| n.parent != node);
     let distribution = |node| {
-        let p = target.after(&text_to(&draft.tree, context, node));
+        let p = target.after(&text_to(draft.tree(), context, node));
         let mut flat: Distribution =
             if node > 0 && is_leaf(node) { p.iter().map(|&(t, p)| (t, p.powf(0.7))).collect() } else { p };
         let total: f64 = flat.iter().map(|&(_, p)| p).sum();
@@ -274,8 +273,8 @@ fn emitted(case: &Case, rule: Rule, models: &[Toy; 3], n: usize) -> (BTreeMap<Ve
             let verdict = rule(&draft, models[0], &text, dice);
             assert_eq!(verdict.path.len(), verdict.tokens.len());
             let last = verdict.path[verdict.path.len() - 1];
-            assert_eq!(draft.tree.path(last), verdict.path);
-            let accepted = verdict.path[1..].iter().map(|&id| draft.tree.nodes()[id].token);
+            assert_eq!(draft.tree().path(last), verdict.path);
+            let accepted = verdict.path[1..].iter().map(|&id| draft.tree().nodes()[id].token);
             assert!(accepted.eq(verdict.tokens[..verdict.tokens.len() - 1].iter().copied()));
             text.extend(&verdict.tokens);
             first.get_or_insert(verdict.tokens.len());
@@ -380,7 +379,7 @@ fn the_worked_example_comes_out() {
             let (p, q) = (distribution(&P), distribution(&Q));
             let mut tree = DraftTree::new(0, 9);
             let draws = make(dice, &mut tree, &q);
-            let draft = Draft { tree, owners: vec![], pushed: 1, draws, fault: None };
+            let draft = Draft { pushed: 1, draws, ..Draft::of(tree) };
             // Whatever follows an accepted guess, its own probability is that of being emitted.
             rejection(&draft, |_| Ok(p.clone()), dice).unwrap()
         })

@@ -73,7 +73,7 @@ pub fn run(args: &BatchArgs) -> Result<()> {
     let seed = sampling::seed(&args.sampling);
     sampling::sampler(params.clone(), seed, &language.tokenizer)?;
     let mut session = opened.session()?;
-    let drafting = draft::install(&args.draft, &choices, &opened, &language, &mut session)?;
+    let drafting = draft::install(&args.draft, &choices, &opened, &language, &report, &mut session)?;
     sampling::tell_seed(&args.sampling, seed, &report);
     let stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
     let mut batch = Batch { args, language, params, seed, session, interrupt, report, stats };

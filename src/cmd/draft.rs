@@ -1,11 +1,12 @@
 //! From `--draft` and `--draft-max` to a session's drafters.
 
 use super::load::{Language, Opened};
+use super::report::Report;
 use super::{Usage, memory};
 use crate::backend::cpu::Cpu;
 use crate::cli::DraftArgs;
 use crate::engine::{Plan, Session};
-use crate::spec::{Accept, Choice, Target};
+use crate::spec::{Accept, Choice, Nodes, Target};
 use anyhow::{Result, bail};
 
 /// What a session drafts with.
@@ -13,8 +14,10 @@ use anyhow::{Result, bail};
 pub struct Setup {
     /// Its drafters, with all their options.
     pub drafters: Vec<String>,
-    /// Guesses a round, at most.
-    pub draft_max: usize,
+    /// Guesses a round.
+    pub nodes: Nodes,
+    /// The rule of acceptance.
+    pub accept: Accept,
 }
 
 /// The drafters asked for; none is as good as not asking.
@@ -32,10 +35,14 @@ pub fn install(
     choices: &[Choice],
     opened: &Opened,
     language: &Language,
+    report: &Report,
     session: &mut Session<Cpu>,
 ) -> Result<Option<Setup>> {
     if choices.is_empty() {
         return Ok(None);
+    }
+    if args.accept == Accept::Typical {
+        report.warn("--accept typical is lossy: the text has another distribution than the model's");
     }
     let admit = |bytes| match memory::free() {
         Some(free) if bytes > free => {
@@ -48,7 +55,7 @@ pub fn install(
     let mut choices: Vec<&Choice> = choices.iter().collect();
     choices.sort_by_key(|choice| choice.kind().rank);
     let drafters = choices.iter().map(|choice| choice.open(&target)).collect::<Result<_>>()?;
-    session.set_drafters(drafters, Plan { nodes: args.draft_max, accept: Accept::Exact });
+    session.set_drafters(drafters, Plan { nodes: args.draft_max, accept: args.accept });
     let drafters = choices.iter().map(|choice| choice.to_string()).collect();
-    Ok(Some(Setup { drafters, draft_max: args.draft_max }))
+    Ok(Some(Setup { drafters, nodes: args.draft_max, accept: args.accept }))
 }

@@ -33,7 +33,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let tokenizer = &language.tokenizer;
     let mut sampler = sampling::sampler(params, seed, tokenizer)?;
     let mut session = opened.session()?;
-    let drafting = draft::install(&args.draft, &choices, &opened, &language, &mut session)?;
+    let drafting = draft::install(&args.draft, &choices, &opened, &language, &report, &mut session)?;
     let mut stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
 
     let tokens = tokens(args, input::without_mark(&text), &language, &report)?;

@@ -6,7 +6,7 @@ use super::memory::{self, size};
 use super::report::Report;
 use crate::cli::StatsTarget;
 use crate::engine::{Finish, Outcome};
-use crate::spec::Tally;
+use crate::spec::{Accept, Nodes, Tally};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -83,6 +83,12 @@ pub struct DraftStats {
     pub drafters: Vec<String>,
     /// Tokens they may guess a round.
     pub draft_max: usize,
+    /// Whether a controller chooses how many of them.
+    pub auto: bool,
+    /// Rule of acceptance.
+    pub accept: &'static str,
+    /// Whether the rule keeps the model's distribution.
+    pub lossless: bool,
     /// Passes of the model.
     pub rounds: usize,
     /// Tokens guessed.
@@ -119,7 +125,12 @@ impl DraftStats {
         let by_depth = tally.depths.iter().map(|d| AtDepth { offered: d.offered, accepted: d.accepted });
         Self {
             drafters: setup.drafters.clone(),
-            draft_max: setup.draft_max,
+            draft_max: match setup.nodes {
+                Nodes::Fixed(n) | Nodes::Auto(n) => n,
+            },
+            auto: matches!(setup.nodes, Nodes::Auto(_)),
+            accept: setup.accept.name(),
+            lossless: setup.accept != Accept::Typical,
             rounds,
             drafted: tally.drafted,
             accepted: tally.accepted,

@@ -73,7 +73,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(lookup);
+kinds!(lookup, standalone);
 
 impl SettingKind {
     fn default(self) -> Value {

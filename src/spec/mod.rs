@@ -7,14 +7,17 @@
 #![forbid(unsafe_code)]
 
 mod automaton;
+pub mod budget;
 pub mod choice;
 pub mod lookup;
 pub mod rejection;
 pub mod round;
+pub mod standalone;
 pub mod tally;
 pub mod typical;
 pub mod verify;
 
+pub use budget::{Budget, Nodes};
 pub use choice::{Choice, KINDS, Kind};
 pub use round::Round;
 pub use tally::Tally;
@@ -34,6 +37,10 @@ pub trait Drafter: Send {
     /// Adds guesses below the anchor of the round's tree, which is the last token of the context, until there is no more
     /// to say or the tree takes no more. All of the context has been observed. Other drafters' nodes may be there already.
     fn draft(&mut self, round: &mut Round<'_>) -> Result<()>;
+    /// May do now what the next draft would have to do first: the prompt has been observed.
+    fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// Forgets what was observed beyond `kept`, which is how it began.
     fn rewind(&mut self, kept: &[Token]) -> Result<()>;
     /// Bytes of memory it takes beyond what the target takes.

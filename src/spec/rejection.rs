@@ -52,7 +52,7 @@ pub fn rejection(
 
 /// The token after `node`, and the child that carries it if one was accepted.
 fn choose(draft: &Draft, node: NodeId, mut p: Distribution, chance: &mut impl Chance) -> (Token, Option<NodeId>) {
-    let nodes = draft.tree.nodes();
+    let nodes = draft.tree().nodes();
     let depth = nodes[node].depth as usize;
     let mut trials = 0;
     let mut accepts = |probability: f64| {

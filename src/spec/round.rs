@@ -1,10 +1,15 @@
 //! One round's draft in the making: the tree, and what a drafter may know of how the target will choose.
 
 use super::Accept;
+use super::budget::{Budget, Turn};
 use super::rejection::Draws;
 use crate::sample::{History, Purpose, Sampler};
 use crate::tree::{DraftTree, NodeId, Token};
 use anyhow::Result;
+use std::time::Instant;
+
+/// Nodes that all drafters but the last leave to the others when the controller chooses among them.
+const LEFT: usize = 16;
 
 /// The tree of a round, filled by one drafter after the other.
 ///
@@ -12,60 +17,173 @@ use anyhow::Result;
 /// are [drawn](Round::draw) come from a drafter's own logits, in the way that suits the rule of acceptance.
 pub struct Round<'a> {
     context: &'a [Token],
-    tree: DraftTree,
     sampler: &'a mut Sampler,
+    budget: &'a mut Budget,
+    accept: Accept,
     /// Ordinal of the token after the anchor.
     ordinal: u64,
-    accept: Accept,
+    /// Nodes that can be verified, anchor included.
+    room: usize,
+    drafters: usize,
+    draft: Draft,
+    /// Whose turn it is, of what sort, since when, and nodes the tree may have in it.
     drafter: usize,
-    /// Who guessed each node first.
-    owners: Vec<u8>,
-    /// Which nodes were pushed.
-    pushed: u64,
-    draws: Vec<Draws>,
+    turn: Turn,
+    started: Instant,
+    limit: usize,
     /// Tokens from below the anchor to the node being asked about.
     path: Vec<Token>,
-    fault: Option<String>,
 }
 
-/// What the drafters have made of a round.
-pub struct Draft {
+/// What a round is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    /// The context; its last token is the anchor.
+    pub context: &'a [Token],
+    /// Nodes that can be verified, anchor included.
+    pub room: usize,
+    /// Ordinal of the token after the anchor.
+    pub ordinal: u64,
+    /// The rule of acceptance.
+    pub accept: Accept,
+    /// How many drafters there are.
+    pub drafters: usize,
+}
+
+/// A tree and who guessed its nodes.
+#[derive(Clone, Debug)]
+pub struct Sketch {
     /// The tree.
     pub tree: DraftTree,
     /// For each node the number of the drafter that guessed it first (for the anchor 0).
     pub owners: Vec<u8>,
+}
+
+/// What the drafters have made of a round.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// What is to be verified.
+    pub sketch: Sketch,
     /// Bit *i*: node *i* was pushed, not only drawn.
     pub pushed: u64,
     /// What was drawn for the rejection rule, in order.
     pub draws: Vec<Draws>,
+    /// All that was guessed, where the controller left some of it out.
+    pub shadow: Option<Sketch>,
+    /// Seconds and steps of each drafter.
+    pub efforts: Vec<(f64, usize)>,
     /// Why a drafter's logits could not be drawn from, if that happened.
     pub fault: Option<String>,
 }
 
+impl Draft {
+    /// A draft of pushed guesses by drafter 0.
+    pub fn of(tree: DraftTree) -> Draft {
+        let owners = vec![0; tree.nodes().len()];
+        let sketch = Sketch { tree, owners };
+        Draft { sketch, pushed: u64::MAX, draws: vec![], shadow: None, efforts: vec![], fault: None }
+    }
+
+    /// The tree to be verified.
+    pub fn tree(&self) -> &DraftTree {
+        &self.sketch.tree
+    }
+
+    /// Leaves out all nodes but those in the set `keep`, which has the parents of all its nodes.
+    fn prune(&mut self, keep: u64) {
+        let (old, all) = (&self.sketch, self.sketch.tree.nodes());
+        if keep.count_ones() as usize == all.len() {
+            return;
+        }
+        let mut new = Sketch { tree: DraftTree::new(all[0].token, DraftTree::MAX), owners: vec![0] };
+        let (mut renamed, mut pushed) = ([0; DraftTree::MAX], 1);
+        for (id, node) in all.iter().enumerate().skip(1).filter(|(id, _)| keep >> id & 1 == 1) {
+            renamed[id] =
+                new.tree.push(renamed[node.parent], node.token, node.score).expect("no larger than its source");
+            new.owners.push(old.owners[id]);
+            pushed |= (self.pushed >> id & 1) << renamed[id];
+        }
+        self.pushed = pushed;
+        self.shadow = Some(std::mem::replace(&mut self.sketch, new));
+    }
+}
+
 impl<'a> Round<'a> {
-    /// A round on top of `context`, whose last token is the anchor; the tree takes up to `budget` nodes, anchor included.
-    /// `ordinal` is that of the token after the anchor.
-    pub fn new(context: &'a [Token], budget: usize, sampler: &'a mut Sampler, ordinal: u64, accept: Accept) -> Self {
-        let anchor = *context.last().expect("a context has an anchor");
+    /// A round without guesses so far.
+    pub fn new(setting: Setting<'a>, sampler: &'a mut Sampler, budget: &'a mut Budget) -> Self {
+        let Setting { context, room, ordinal, accept, drafters } = setting;
+        let room = room.min(budget.most() + 1).clamp(1, DraftTree::MAX);
+        // What the controller leaves out teaches it, too: the tree may be larger than what is verified.
+        let nodes = if budget.is_auto() && room > 1 { DraftTree::MAX } else { room };
+        let mut draft = Draft::of(DraftTree::new(*context.last().expect("a context has an anchor"), nodes));
+        (draft.pushed, draft.efforts) = (1, vec![(0.0, 0); drafters]);
         Round {
             context,
-            tree: DraftTree::new(anchor, budget),
             // At temperature 0 there is nothing to draw: all rules are the walk.
             accept: if sampler.params().temp == 0.0 { Accept::Exact } else { accept },
             sampler,
+            budget,
             ordinal,
+            room,
+            drafters,
+            draft,
             drafter: 0,
-            owners: vec![0],
-            pushed: 1,
-            draws: vec![],
+            turn: Turn::Rest,
+            started: Instant::now(),
+            limit: nodes,
             path: vec![],
-            fault: None,
         }
     }
 
-    /// Says whose turn it is.
-    pub fn turn(&mut self, drafter: usize) {
+    /// Gives drafter number `drafter` its turn; false if it is to rest this time.
+    pub fn turn(&mut self, drafter: usize) -> bool {
+        self.end_turn();
+        if self.room == 1 {
+            return false;
+        }
+        // What is drawn later must not decide on what was pushed before.
+        if self.accept == Accept::Rejection {
+            self.prune();
+        }
+        self.turn = self.budget.turn(drafter, &self.draft.sketch);
         self.drafter = drafter;
+        self.started = Instant::now();
+        let last = drafter + 1 == self.drafters;
+        self.limit = if self.budget.is_auto() && !last { DraftTree::MAX - LEFT } else { DraftTree::MAX };
+        self.turn != Turn::Rest
+    }
+
+    fn end_turn(&mut self) {
+        if self.turn != Turn::Rest {
+            let (seconds, steps) = &mut self.draft.efforts[self.drafter];
+            (*seconds, *steps) = (self.started.elapsed().as_secs_f64(), (*steps).max(1));
+            self.turn = Turn::Rest;
+        }
+    }
+
+    /// Leaves out what does not pay, unless something was drawn.
+    fn prune(&mut self) {
+        if self.budget.is_auto() && self.draft.draws.is_empty() {
+            let worthy = self.budget.worthy(&self.draft.sketch, self.room - 1);
+            self.draft.prune(worthy);
+        }
+    }
+
+    /// Whether to go on guessing below `parent`. Drafters that compute ask before every step of theirs.
+    pub fn wants(&mut self, parent: NodeId) -> bool {
+        let wanted = self.room() > 0
+            && match self.turn {
+                Turn::Rest => false,
+                Turn::Try => self.draft.efforts[self.drafter].1 < Budget::TRIAL,
+                Turn::Guess => self.budget.wants(self.drafter, &self.draft.sketch, parent),
+            };
+        self.draft.efforts[self.drafter].1 += usize::from(wanted);
+        wanted
+    }
+
+    /// Says that what this turn took so far was not the price of a draft: a drafter that had rested has caught up.
+    pub fn restart_clock(&mut self) {
+        self.started = Instant::now();
     }
 
     /// The context, anchor included.
@@ -75,87 +193,104 @@ impl<'a> Round<'a> {
 
     /// The tree so far.
     pub fn tree(&self) -> &DraftTree {
-        &self.tree
+        self.draft.tree()
     }
 
     /// Nodes that still fit.
     pub fn room(&self) -> usize {
-        self.tree.room()
+        self.tree().room().min(self.limit.saturating_sub(self.tree().nodes().len()))
     }
 
     /// Guesses that `token` follows `parent`. `score` is the logarithm of the probability that the drafter gives the path.
     /// `None` when the tree is full. Once something was drawn for the rejection rule only that can be found again: what
     /// is pushed is tried first, and whether it is there must not depend on what was drawn.
     pub fn push(&mut self, parent: NodeId, token: Token, score: f32) -> Option<NodeId> {
-        if !self.draws.is_empty() {
-            return self.tree.child(parent, token);
+        if !self.draft.draws.is_empty() {
+            return self.tree().child(parent, token);
         }
         let node = self.add(parent, token, score)?;
-        self.pushed |= 1 << node;
+        self.draft.pushed |= 1 << node;
         Some(node)
     }
 
     /// Guesses up to `n` tokens after `parent`, best first, given the drafter's `logits` for that place, and appends their
-    /// nodes to `nodes`. They pass through all stages of the target's sampler, with the history of the place.
+    /// nodes to `nodes`. They pass through all stages of the target's sampler, with the history of the place. Nothing is
+    /// guessed that the drafter gives less than the share `least`.
     ///
     /// Under `exact` they are those that the sampler would pick from these logits with the very noise it will pick with
     /// (the first, then the runners-up), so that drafter and target agree as often as can be. Under `rejection` they are
     /// drawn without replacement, with noise of this drafter and node alone. Under `typical` they are the likeliest.
-    pub fn draw(&mut self, parent: NodeId, logits: &[f32], n: usize, nodes: &mut Vec<NodeId>) {
-        let n = n.min(self.tree.room());
+    pub fn draw(&mut self, parent: NodeId, logits: &[f32], n: usize, least: f64, nodes: &mut Vec<NodeId>) {
+        let n = n.min(self.room());
         if n == 0 {
             return;
         }
+        let tree = self.draft.tree();
         self.path.clear();
-        let below = self.tree.path(parent).into_iter().skip(1);
-        self.path.extend(below.map(|node| self.tree.nodes()[node].token));
-        if let Err(error) = self.try_draw(parent, logits, n, nodes) {
-            self.fault.get_or_insert_with(|| format!("{error:#}"));
+        self.path.extend(tree.path(parent).into_iter().skip(1).map(|node| tree.nodes()[node].token));
+        if let Err(error) = self.try_draw(parent, logits, n, least, nodes) {
+            self.draft.fault.get_or_insert_with(|| format!("{error:#}"));
         }
     }
 
-    fn try_draw(&mut self, parent: NodeId, logits: &[f32], n: usize, nodes: &mut Vec<NodeId>) -> Result<()> {
+    fn try_draw(
+        &mut self,
+        parent: NodeId,
+        logits: &[f32],
+        n: usize,
+        least: f64,
+        nodes: &mut Vec<NodeId>,
+    ) -> Result<()> {
         let history = History { committed: self.context, path: &self.path };
-        let ordinal = self.ordinal + u64::from(self.tree.nodes()[parent].depth);
-        let above = self.tree.nodes()[parent].score;
-        match self.accept {
-            Accept::Exact | Accept::Typical => {
-                let noisy = self.accept == Accept::Exact;
-                for (token, share) in self.sampler.rank(logits, history, ordinal, n, noisy)? {
-                    let Some(node) = self.add(parent, token, above + share.ln() as f32) else { break };
-                    self.pushed |= 1 << node;
-                    nodes.push(node);
+        let above = self.tree().nodes()[parent];
+        let ordinal = self.ordinal + u64::from(above.depth);
+        if self.accept != Accept::Rejection {
+            let noisy = self.accept == Accept::Exact;
+            for (token, share) in self.sampler.rank(logits, history, ordinal, n, noisy)? {
+                if share < least {
+                    break;
                 }
+                let Some(node) = self.add(parent, token, above.score + share.ln() as f32) else { break };
+                self.draft.pushed |= 1 << node;
+                nodes.push(node);
             }
-            Accept::Rejection => {
-                let key = [self.drafter as u64, parent as u64];
-                let q = self.sampler.distribution(logits, history, ordinal)?;
-                let drawn = self.sampler.noise().draw_some(self.ordinal, Purpose::Draft, key, &q, n);
-                let mut draws = Draws { parent, q, nodes: vec![] };
-                for token in drawn {
-                    let share = draws.q.iter().find(|&&(t, _)| t == token).map_or(0.0, |&(_, share)| share);
-                    let Some(node) = self.add(parent, token, above + share.ln() as f32) else { break };
-                    draws.nodes.push(node);
-                    nodes.push(node);
-                }
-                self.draws.push(draws);
-            }
+            return Ok(());
         }
+        let key = [self.drafter as u64, parent as u64];
+        let q = self.sampler.distribution(logits, history, ordinal)?;
+        // Whether anything is drawn here may depend on the distribution, but not on what would be drawn.
+        if q.iter().all(|&(_, share)| share < least) {
+            return Ok(());
+        }
+        let drawn = self.sampler.noise().draw_some(self.ordinal, Purpose::Draft, key, &q, n);
+        let mut draws = Draws { parent, q, nodes: vec![] };
+        for token in drawn {
+            let share = draws.q.iter().find(|&&(t, _)| t == token).map_or(0.0, |&(_, share)| share);
+            let Some(node) = self.add(parent, token, above.score + share.ln() as f32) else { break };
+            draws.nodes.push(node);
+            nodes.push(node);
+        }
+        self.draft.draws.push(draws);
         Ok(())
     }
 
     fn add(&mut self, parent: NodeId, token: Token, score: f32) -> Option<NodeId> {
-        let node = self.tree.push(parent, token, score)?;
-        if node == self.owners.len() {
-            self.owners.push(self.drafter as u8);
+        if self.room() == 0 {
+            return self.tree().child(parent, token);
+        }
+        let Sketch { tree, owners } = &mut self.draft.sketch;
+        let node = tree.push(parent, token, score)?;
+        if node == owners.len() {
+            owners.push(self.drafter as u8);
         }
         Some(node)
     }
 
-    /// What came of it.
-    pub fn finish(self) -> Draft {
-        let Round { tree, owners, pushed, draws, fault, .. } = self;
-        Draft { tree, owners, pushed, draws, fault }
+    /// What came of it, without what does not pay.
+    pub fn finish(mut self) -> Draft {
+        self.end_turn();
+        self.prune();
+        self.draft
     }
 }
 
@@ -164,7 +299,10 @@ impl<'a> Round<'a> {
 pub(super) fn draft_of(drafter: &mut impl super::Drafter, context: &[Token], budget: usize) -> DraftTree {
     let params = crate::sample::SampleParams { temp: 0.0, ..Default::default() };
     let mut sampler = Sampler::new(params, 0, 1, |_| vec![]).unwrap();
-    let mut round = Round::new(context, budget, &mut sampler, 0, Accept::Exact);
+    let mut fixed = Budget::new(super::budget::Nodes::Fixed(budget - 1), 1);
+    let setting = Setting { context, room: budget, ordinal: 0, accept: Accept::Exact, drafters: 1 };
+    let mut round = Round::new(setting, &mut sampler, &mut fixed);
+    assert!(round.turn(0) || budget == 1);
     drafter.draft(&mut round).unwrap();
-    round.finish().tree
+    round.finish().sketch.tree
 }

@@ -63,7 +63,7 @@ pub struct Depth {
 impl Tally {
     /// Adds a round of which `used` tokens became text or ended it.
     pub fn round(&mut self, draft: &Draft, verdict: &Verdict, used: usize, times: Times, whole: Duration) {
-        let nodes = draft.tree.nodes();
+        let nodes = draft.tree().nodes();
         let drafted = nodes.len() - 1;
         let agreed = verdict.path.len() - 1;
         let accepted = agreed.min(used);
@@ -81,9 +81,9 @@ impl Tally {
                 depth_below.accepted += usize::from(depth < agreed);
             }
         }
-        draft.owners[1..].iter().for_each(|&owner| entry(&mut self.drafters, owner.into()).drafted += 1);
+        draft.sketch.owners[1..].iter().for_each(|&owner| entry(&mut self.drafters, owner.into()).drafted += 1);
         for &node in &verdict.path[1..=accepted] {
-            entry(&mut self.drafters, draft.owners[node].into()).accepted += 1;
+            entry(&mut self.drafters, draft.sketch.owners[node].into()).accepted += 1;
         }
         self.times.add(&times);
         self.round_ms.push(whole.as_secs_f32() * 1e3);
@@ -171,7 +171,9 @@ mod tests {
     use crate::tree::DraftTree;
 
     fn draft(tree: DraftTree, owners: Vec<u8>) -> Draft {
-        Draft { tree, owners, pushed: u64::MAX, draws: vec![], fault: None }
+        let mut draft = Draft::of(tree);
+        draft.sketch.owners = owners;
+        draft
     }
 
     #[test]

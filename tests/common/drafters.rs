@@ -1,6 +1,9 @@
 //! Drafters that no one would write: always right, always wrong, and worse. Text must not depend on any of them.
 
+use foretoken::backend::{KvType, cpu::Cpu};
+use foretoken::model::Model;
 use foretoken::spec::lookup::Lookup;
+use foretoken::spec::standalone::{Shape, Standalone};
 use foretoken::spec::{Drafter, Round};
 use foretoken::tree::{DraftTree, Token};
 use std::sync::Arc;
@@ -8,16 +11,34 @@ use std::sync::Arc;
 /// What the test drafters know: a prompt and all that follows it.
 pub type Script = Arc<Vec<Token>>;
 
-/// Makes a drafter from the script and the size of the vocabulary.
-pub type Make = fn(&Script, usize) -> Box<dyn Drafter>;
+/// What drafters are made of.
+pub struct World {
+    /// What will be written.
+    pub script: Script,
+    /// Size of the vocabulary.
+    pub vocab: usize,
+    /// The target.
+    pub model: Arc<Model<Cpu>>,
+    /// Another model.
+    pub other: Arc<Model<Cpu>>,
+    /// Positions of a session.
+    pub context: usize,
+}
+
+/// Makes a drafter.
+pub type Make = fn(&World) -> Box<dyn Drafter>;
 
 /// Every lone drafter. Mixtures are made of them.
 pub const DRAFTERS: &[(&str, Make)] = &[
-    ("oracle", |script, vocab| scripted(script, vocab, oracle)),
-    ("liar", |script, vocab| scripted(script, vocab, liar)),
-    ("bushy", |script, vocab| scripted(script, vocab, bushy)),
-    ("stutter", |script, vocab| scripted(script, vocab, stutter)),
-    ("lookup", |_, _| Box::new(Lookup::new(1, 63, 4))),
+    ("oracle", |world| scripted(world, oracle)),
+    ("liar", |world| scripted(world, liar)),
+    ("bushy", |world| scripted(world, bushy)),
+    ("stutter", |world| scripted(world, stutter)),
+    ("lookup", |_| Box::new(Lookup::new(1, 63, 4))),
+    ("self", |world| standalone(world, &world.model, world.context, Shape { branch: 1, depth: 63, least: 0.0 })),
+    ("other", |world| standalone(world, &world.other, world.context, Shape { branch: 3, depth: 9, least: 0.01 })),
+    // Its context is soon full.
+    ("short", |world| standalone(world, &world.model, 20, Shape { branch: 2, depth: 5, least: 0.0 })),
 ];
 
 /// Which of [`DRAFTERS`] fill one tree together.
@@ -29,12 +50,15 @@ pub const MIXTURES: &[&[&str]] = &[
     &["lookup"],
     &["liar", "oracle"],
     &["lookup", "stutter", "bushy"],
+    &["self"],
+    &["other"],
+    &["lookup", "short", "other"],
 ];
 
 /// The drafters of a mixture.
-pub fn mixture(names: &[&str], script: &Script, vocab: usize) -> Vec<Box<dyn Drafter>> {
+pub fn mixture(names: &[&str], world: &World) -> Vec<Box<dyn Drafter>> {
     let make = |name: &&str| DRAFTERS.iter().find(|(known, _)| known == name).unwrap().1;
-    names.iter().map(|name| make(name)(script, vocab)).collect()
+    names.iter().map(|name| make(name)(world)).collect()
 }
 
 /// What a drafter of a script does in a round: the tokens that will follow, the round's number, the vocabulary.
@@ -48,8 +72,13 @@ struct Scripted {
     guess: Guess,
 }
 
-fn scripted(script: &Script, vocab: usize, guess: Guess) -> Box<dyn Drafter> {
-    Box::new(Scripted { script: script.clone(), vocab, rounds: 0, told: vec![], guess })
+fn scripted(world: &World, guess: Guess) -> Box<dyn Drafter> {
+    Box::new(Scripted { script: world.script.clone(), vocab: world.vocab, rounds: 0, told: vec![], guess })
+}
+
+fn standalone(world: &World, model: &Arc<Model<Cpu>>, context: usize, shape: Shape) -> Box<dyn Drafter> {
+    let context = context.min(world.context);
+    Box::new(Standalone::new(model.clone(), context, KvType::F16, world.vocab, shape).unwrap())
 }
 
 impl Drafter for Scripted {

@@ -1,0 +1,339 @@
+//! How much to guess: a fixed number of nodes, or as many as pay.
+//!
+//! The controller knows what a pass over so many rows costs here (measured, kept for every width), what a step of each
+//! drafter costs, and how often guesses that a drafter was so sure of came true (by drafter, claim and depth). A guess
+//! is worth verifying if its chance to be accepted, times the time a token takes at present, exceeds what its row adds
+//! to the pass; a drafter's step is worth taking if the same holds with the step's own time added. With the tokens per
+//! second at present as the price of time this is the policy that maximises them in the long run (Dinkelbach).
+//!
+//! Guesses teach even when they are not verified: the text that comes shows whether they were right. So a drafter that
+//! costs nothing is never forgotten. One that does not pay rests, and is tried again after ever longer pauses.
+
+use super::round::{Draft, Sketch};
+use super::tally::Times;
+use crate::tree::{DraftTree, Token};
+use std::time::Duration;
+
+/// Rounds over which the present rate of tokens is taken, and about as many that costs remember.
+const MEMORY: f64 = 24.0;
+/// Samples of a width's cost that are kept; their median counts, so that one slow pass does no harm.
+const SAMPLES: usize = 5;
+/// What a further row is taken to add to a pass, in units of a pass of one row, until it is measured: little, for what
+/// looks too dear is never tried.
+const HOPE: f64 = 0.04;
+/// Rounds that a drafter which does not pay rests, at first and at most.
+const REST: (u32, u32) = (8, 512);
+/// Weight of what is believed of a claim before anything is seen, in guesses.
+const PRIOR: f64 = 4.0;
+/// Guesses that a belief remembers.
+const WINDOW: f64 = 64.0;
+/// Upper ends of the classes that claims are put in.
+const CLAIMS: [f64; 10] = [0.02, 0.06, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.0];
+/// Upper ends of the classes of depths.
+const DEPTHS: [usize; 5] = [1, 2, 4, 8, DraftTree::MAX];
+/// A drafter whose step takes less than this share of a pass of one row is not worth economising on.
+const CHEAP: f64 = 0.02;
+
+/// How many nodes a round may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// So many, every round, if the drafters have them.
+    Fixed(usize),
+    /// As many as pay, up to so many.
+    Auto(usize),
+}
+
+/// The controller.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    nodes: Nodes,
+    /// Seconds of a pass, by rows - 1, the latest last.
+    passes: Vec<Vec<f64>>,
+    /// Seconds of a round beside drafting and the pass.
+    rest: Mean,
+    drafters: Vec<Record>,
+    /// Tokens and seconds of a round at present.
+    tokens: Mean,
+    seconds: Mean,
+}
+
+/// What is known of a drafter.
+#[derive(Clone, Debug, Default)]
+struct Record {
+    /// Seconds and steps of a round in which it guessed.
+    seconds: Mean,
+    steps: Mean,
+    /// Guesses by class of claim.
+    by_claim: [Score; CLAIMS.len()],
+    /// The same by class of depth.
+    by_depth: [[Score; CLAIMS.len()]; DEPTHS.len()],
+    /// Places it guessed at, by class of depth: whether one of its guesses was right.
+    places: [Score; DEPTHS.len()],
+    /// Rounds it has rested, and is to rest.
+    rested: u32,
+    pause: u32,
+}
+
+/// Right ones among the latest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Score {
+    seen: f64,
+    right: f64,
+}
+
+impl Score {
+    fn add(&mut self, right: bool) {
+        let keep = 1.0 - 1.0 / WINDOW;
+        self.seen = self.seen * keep + 1.0;
+        self.right = self.right * keep + f64::from(u8::from(right));
+    }
+
+    fn fade(&mut self) {
+        self.seen /= 2.0;
+        self.right /= 2.0;
+    }
+
+    /// The chance of the next, given what was believed before.
+    fn chance(&self, prior: f64) -> f64 {
+        (self.right + PRIOR * prior) / (self.seen + PRIOR)
+    }
+}
+
+/// A running mean: exact at first, then forgetting.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    value: f64,
+    seen: f64,
+}
+
+impl Mean {
+    fn add(&mut self, x: f64) {
+        self.seen = (self.seen + 1.0).min(MEMORY);
+        self.value += (x - self.value) / self.seen;
+    }
+}
+
+/// What a drafter is to do in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Rest.
+    Rest,
+    /// Guess as far as it pays.
+    Guess,
+    /// Guess a little whether it pays or not, to see.
+    Try,
+}
+
+fn class(ends: &[f64], x: f64) -> usize {
+    ends.iter().position(|&end| x <= end).unwrap_or(ends.len() - 1)
+}
+
+fn depth_class(depth: usize) -> usize {
+    DEPTHS.iter().position(|&end| depth <= end).unwrap_or(DEPTHS.len() - 1)
+}
+
+impl Budget {
+    /// Steps of a drafter that is tried again.
+    pub const TRIAL: usize = 3;
+
+    /// A controller of so many drafters that knows nothing yet.
+    pub fn new(nodes: Nodes, drafters: usize) -> Self {
+        let pause = REST.0;
+        Budget {
+            nodes,
+            passes: vec![vec![]; DraftTree::MAX],
+            rest: Mean::default(),
+            drafters: vec![Record { pause, ..Record::default() }; drafters],
+            tokens: Mean::default(),
+            seconds: Mean::default(),
+        }
+    }
+
+    /// Nodes that a verified tree may have beside the anchor.
+    pub fn most(&self) -> usize {
+        match self.nodes {
+            Nodes::Fixed(n) | Nodes::Auto(n) => n,
+        }
+    }
+
+    /// Whether it chooses.
+    pub fn is_auto(&self) -> bool {
+        matches!(self.nodes, Nodes::Auto(_))
+    }
+
+    /// Seconds of a pass over `rows` rows: measured, or between and beyond what was measured.
+    fn pass(&self, rows: usize) -> f64 {
+        let measured = |rows: usize| {
+            let mut samples = self.passes[rows - 1].clone();
+            samples.sort_by(f64::total_cmp);
+            samples.get(samples.len() / 2).copied()
+        };
+        let rows = rows.clamp(1, DraftTree::MAX);
+        if let Some(seconds) = measured(rows) {
+            return seconds;
+        }
+        let below = (1..rows).rev().find_map(|n| Some((n, measured(n)?)));
+        let above = (rows + 1..=DraftTree::MAX).find_map(|n| Some((n, measured(n)?)));
+        match (below, above) {
+            (None, None) => 0.0,
+            (None, Some((n, seconds))) => seconds / (1.0 + HOPE * (n - rows) as f64),
+            (Some((n, seconds)), None) => seconds * (1.0 + HOPE * (rows - n) as f64),
+            (Some((a, low)), Some((b, high))) => low + (high - low).max(0.0) * (rows - a) as f64 / (b - a) as f64,
+        }
+    }
+
+    /// Tokens a second at present: what time is worth. Plain decoding is always to be had.
+    fn price(&self) -> f64 {
+        let plain = 1.0 / (self.pass(1) + self.rest.value).max(1e-9);
+        if self.seconds.value > 0.0 { plain.max(self.tokens.value / self.seconds.value) } else { plain }
+    }
+
+    /// Chance that a guess is right if its parent is, by what its drafter claims.
+    fn chance(&self, drafter: usize, claim: f64, depth: usize) -> f64 {
+        let (record, class) = (&self.drafters[drafter], class(&CLAIMS, claim));
+        let by_claim = record.by_claim[class].chance(claim);
+        record.by_depth[depth_class(depth)][class].chance(by_claim)
+    }
+
+    /// Chance that one of a drafter's guesses at a place is right, before it has made them.
+    fn hope(&self, drafter: usize, depth: usize) -> f64 {
+        let record = &self.drafters[drafter];
+        let class = depth_class(depth);
+        let nearer = if class == 0 { 0.8 } else { record.places[class - 1].chance(0.8) };
+        record.places[class].chance(nearer)
+    }
+
+    /// Seconds of one step of a drafter.
+    fn step(&self, drafter: usize) -> f64 {
+        let record = &self.drafters[drafter];
+        if record.steps.value > 0.0 { record.seconds.value / record.steps.value } else { 0.0 }
+    }
+
+    /// Chances that the nodes of a sketch are accepted, their parents' included.
+    fn chances(&self, sketch: &Sketch) -> Vec<f64> {
+        let nodes = sketch.tree.nodes();
+        let mut chances = vec![1.0];
+        for (id, node) in nodes.iter().enumerate().skip(1) {
+            let claim = f64::from(node.score - nodes[node.parent].score).exp();
+            let chance = self.chance(sketch.owners[id].into(), claim.min(1.0), node.depth.into());
+            chances.push(chances[node.parent] * chance);
+        }
+        chances
+    }
+
+    /// Decides about a drafter at the beginning of its turn.
+    pub fn turn(&mut self, drafter: usize, sketch: &Sketch) -> Turn {
+        if !self.is_auto() || self.step(drafter) < CHEAP * self.pass(1) {
+            return Turn::Guess;
+        }
+        let (price, step) = (self.price(), self.step(drafter));
+        let taken: f64 = {
+            let chances = self.chances(sketch);
+            let nodes = sketch.tree.nodes().iter().zip(&chances).skip(1);
+            nodes.filter(|(node, _)| node.depth == 1).map(|(_, chance)| chance).sum()
+        };
+        // The best it could do: a chain of some length.
+        let (mut reach, mut gain, mut best) = ((1.0 - taken).max(0.0), 0.0, 0.0f64);
+        for depth in 1..=self.most().min(16) {
+            reach *= self.hope(drafter, depth);
+            gain += reach;
+            let time = step * depth as f64 + self.pass(depth + 1) - self.pass(1);
+            best = best.max(gain - price * time);
+        }
+        let record = &mut self.drafters[drafter];
+        if best > 0.0 {
+            (record.rested, record.pause) = (0, REST.0);
+            return Turn::Guess;
+        }
+        record.rested += 1;
+        if record.rested < record.pause {
+            return Turn::Rest;
+        }
+        (record.rested, record.pause) = (0, (record.pause * 4).min(REST.1));
+        // What was seen before the rest says less about what comes after it.
+        record.places.iter_mut().for_each(Score::fade);
+        Turn::Try
+    }
+
+    /// Whether a drafter has not paid of late.
+    pub fn is_resting(&self, drafter: usize) -> bool {
+        self.drafters[drafter].pause > REST.0
+    }
+
+    /// Whether a further step of a drafter below `parent` pays.
+    pub fn wants(&self, drafter: usize, sketch: &Sketch, parent: usize) -> bool {
+        if !self.is_auto() {
+            return true;
+        }
+        let nodes = sketch.tree.nodes();
+        let chances = self.chances(sketch);
+        let children = (parent + 1..nodes.len()).filter(|&id| nodes[id].parent == parent);
+        let open = (chances[parent] - children.map(|id| chances[id]).sum::<f64>()).max(0.0);
+        let gain = open * self.hope(drafter, usize::from(nodes[parent].depth) + 1);
+        let rows = nodes.len().min(self.most() + 1);
+        gain > self.price() * (self.step(drafter) + self.pass(rows + 1) - self.pass(rows))
+    }
+
+    /// The nodes worth verifying, at most `most` beside the anchor: bit *i* for node *i*.
+    pub fn worthy(&self, sketch: &Sketch, most: usize) -> u64 {
+        let chances = self.chances(sketch);
+        let mut order: Vec<usize> = (1..chances.len()).collect();
+        // A child is never likelier than its parent; among equals the parent has the lower number.
+        order.sort_by(|&a, &b| chances[b].total_cmp(&chances[a]).then(a.cmp(&b)));
+        order.truncate(most);
+        let price = self.price();
+        let (mut gain, mut best, mut kept) = (0.0, 0.0, 0);
+        for (n, &id) in order.iter().enumerate() {
+            gain += chances[id];
+            let value = gain - price * (self.pass(n + 2) - self.pass(1));
+            if value > best {
+                (best, kept) = (value, n + 1);
+            }
+        }
+        order[..kept].iter().fold(1, |set, &id| set | 1 << id)
+    }
+
+    /// Learns from a round: what was sketched and verified, the tokens that came, and the time it took.
+    pub fn learn(&mut self, draft: &Draft, tokens: &[Token], times: Times, whole: Duration) {
+        let sketch = draft.shadow.as_ref().unwrap_or(&draft.sketch);
+        let nodes = sketch.tree.nodes();
+        let mut node = Some(0);
+        for &token in tokens {
+            let Some(parent) = node.take() else { break };
+            let children = (parent + 1..nodes.len()).filter(|&id| nodes[id].parent == parent);
+            let mut right_at = vec![None; self.drafters.len()];
+            for id in children {
+                let right = nodes[id].token == token;
+                let claim = f64::from(nodes[id].score - nodes[parent].score).exp().min(1.0);
+                let (owner, depth) = (usize::from(sketch.owners[id]), depth_class(nodes[id].depth.into()));
+                let Some(record) = self.drafters.get_mut(owner) else { continue };
+                record.by_claim[class(&CLAIMS, claim)].add(right);
+                record.by_depth[depth][class(&CLAIMS, claim)].add(right);
+                let any = right_at[owner].get_or_insert((depth, false));
+                any.1 |= right;
+                if right {
+                    node = Some(id);
+                }
+            }
+            for (record, place) in self.drafters.iter_mut().zip(right_at) {
+                if let Some((depth, right)) = place {
+                    record.places[depth].add(right);
+                }
+            }
+        }
+        for (record, &(seconds, steps)) in self.drafters.iter_mut().zip(&draft.efforts) {
+            if steps > 0 {
+                record.seconds.add(seconds);
+                record.steps.add(steps as f64);
+            }
+        }
+        let samples = &mut self.passes[draft.tree().nodes().len() - 1];
+        samples.push(times.verify.as_secs_f64());
+        if samples.len() > SAMPLES {
+            samples.remove(0);
+        }
+        self.rest.add(whole.saturating_sub(times.verify + times.draft).as_secs_f64());
+        self.tokens.add(tokens.len() as f64);
+        self.seconds.add(whole.as_secs_f64());
+    }
+}
