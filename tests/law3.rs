@@ -386,9 +386,12 @@ fn wrong_drafts_are_usage_errors_and_help_is_none() {
         ("--draft lookup,foo=1", "--draft: lookup: found option 'foo', supported: min, max, width"),
         ("--draft lookup,width=0", "--draft: lookup: width: found '0', supported a number from 1 to 16"),
         ("--draft none --draft lookup", "--draft: found none beside another drafter"),
-        ("--draft-max auto", "--draft-max: found 'auto', supported 1 to 63 ('auto' is not there yet)"),
+        ("--draft-max auto:64", "--draft-max: found 'auto:64', supported 1 to 63, auto, auto:1 to auto:63"),
+        ("--draft-max auto8", "--draft-max: found 'auto8', supported 1 to 63"),
         ("--draft-max 64", "--draft-max: found '64', supported 1 to 63"),
         ("--draft-max 0", "--draft-max: found '0', supported 1 to 63"),
+        ("--draft model", "--draft: model: found no file, supported model:FILE, a GGUF model"),
+        ("--draft model:x,pmin=2", "--draft: model: pmin: found '2', supported a number from 0 to 1"),
     ] {
         for command in ["run", "batch"] {
             let output = cli::run(&flags(Path::new("missing.gguf"), command, line));
@@ -397,7 +400,7 @@ fn wrong_drafts_are_usage_errors_and_help_is_none() {
     }
     for command in ["run", "batch"] {
         let help = cli::answer(&[command, "--draft", "help"]);
-        for part in ["none", "lookup", "min=N", "max=N", "width=N", "[default: "] {
+        for part in ["none", "lookup", "model:FILE", "min=N", "max=N", "width=N", "pmin=X", "[default: "] {
             assert!(help.contains(part), "{help}");
         }
     }

@@ -18,8 +18,8 @@ use std::time::Duration;
 const MEMORY: f64 = 24.0;
 /// Samples of a width's cost that are kept; their median counts, so that one slow pass does no harm.
 const SAMPLES: usize = 5;
-/// What a further row is taken to add to a pass, in units of a pass of one row, until it is measured: little, for what
-/// looks too dear is never tried.
+/// What a further row is taken to add to a pass at least, in units of a pass of one row, until it is measured: little, for
+/// what looks too dear is never tried. Where rows are known to add more, half of that.
 const HOPE: f64 = 0.04;
 /// Rounds that a drafter which does not pay rests, at first and at most.
 const REST: (u32, u32) = (8, 512);
@@ -72,6 +72,9 @@ struct Record {
     /// Rounds it has rested, and is to rest.
     rested: u32,
     pause: u32,
+    /// On trial this round; to be tried again in the next, for the last trial went well.
+    on_trial: bool,
+    again: bool,
 }
 
 /// Right ones among the latest.
@@ -88,9 +91,11 @@ impl Score {
         self.right = self.right * keep + f64::from(u8::from(right));
     }
 
+    /// Forgets half, but for what keeps the estimate from going back to where it began.
     fn fade(&mut self) {
-        self.seen /= 2.0;
-        self.right /= 2.0;
+        let keep = (2.0 * PRIOR / self.seen).clamp(0.5, 1.0);
+        self.seen *= keep;
+        self.right *= keep;
     }
 
     /// The chance of the next, given what was believed before.
@@ -177,7 +182,11 @@ impl Budget {
         match (below, above) {
             (None, None) => 0.0,
             (None, Some((n, seconds))) => seconds / (1.0 + HOPE * (n - rows) as f64),
-            (Some((n, seconds)), None) => seconds * (1.0 + HOPE * (rows - n) as f64),
+            (Some((n, seconds)), None) => {
+                let one = measured(1).unwrap_or(seconds);
+                let slope = (seconds - one).max(0.0) / (n.max(2) - 1) as f64 / 2.0;
+                seconds + (rows - n) as f64 * slope.max(HOPE * one)
+            }
             (Some((a, low)), Some((b, high))) => low + (high - low).max(0.0) * (rows - a) as f64 / (b - a) as f64,
         }
     }
@@ -221,9 +230,16 @@ impl Budget {
         chances
     }
 
-    /// Decides about a drafter at the beginning of its turn.
+    /// Decides about a drafter at the beginning of its turn. The first pass of all is one of a single row: what that
+    /// costs is what everything is compared with.
     pub fn turn(&mut self, drafter: usize, sketch: &Sketch) -> Turn {
-        if !self.is_auto() || self.step(drafter) < CHEAP * self.pass(1) {
+        if !self.is_auto() {
+            return Turn::Guess;
+        }
+        if self.passes[0].is_empty() {
+            return Turn::Rest;
+        }
+        if self.step(drafter) < CHEAP * self.pass(1) {
             return Turn::Guess;
         }
         let (price, step) = (self.price(), self.step(drafter));
@@ -242,16 +258,19 @@ impl Budget {
         }
         let record = &mut self.drafters[drafter];
         if best > 0.0 {
-            (record.rested, record.pause) = (0, REST.0);
+            (record.rested, record.pause, record.again) = (0, REST.0, false);
             return Turn::Guess;
         }
         record.rested += 1;
-        if record.rested < record.pause {
-            return Turn::Rest;
+        if !record.again {
+            if record.rested < record.pause {
+                return Turn::Rest;
+            }
+            (record.rested, record.pause) = (0, (record.pause * 4).min(REST.1));
+            // What was seen before the rest says less about what comes after it.
+            record.places.iter_mut().for_each(Score::fade);
         }
-        (record.rested, record.pause) = (0, (record.pause * 4).min(REST.1));
-        // What was seen before the rest says less about what comes after it.
-        record.places.iter_mut().for_each(Score::fade);
+        (record.on_trial, record.again) = (true, false);
         Turn::Try
     }
 
@@ -280,7 +299,12 @@ impl Budget {
         let mut order: Vec<usize> = (1..chances.len()).collect();
         // A child is never likelier than its parent; among equals the parent has the lower number.
         order.sort_by(|&a, &b| chances[b].total_cmp(&chances[a]).then(a.cmp(&b)));
-        order.truncate(most);
+        // No leaps: a pass is at most twice as wide as the widest so far, for what lies beyond is guesswork.
+        let widest = self.passes.iter().rposition(|samples| !samples.is_empty()).map_or(0, |i| i + 1);
+        order.truncate(most.min(match widest {
+            0 => 0,
+            rows => 2 * rows - 1,
+        }));
         let price = self.price();
         let (mut gain, mut best, mut kept) = (0.0, 0.0, 0);
         for (n, &id) in order.iter().enumerate() {
@@ -317,11 +341,13 @@ impl Budget {
             }
             for (record, place) in self.drafters.iter_mut().zip(right_at) {
                 if let Some((depth, right)) = place {
+                    record.again |= record.on_trial && depth == 0 && right;
                     record.places[depth].add(right);
                 }
             }
         }
         for (record, &(seconds, steps)) in self.drafters.iter_mut().zip(&draft.efforts) {
+            record.on_trial = false;
             if steps > 0 {
                 record.seconds.add(seconds);
                 record.steps.add(steps as f64);
@@ -337,3 +363,7 @@ impl Budget {
         self.seconds.add(whole.as_secs_f64());
     }
 }
+
+#[cfg(test)]
+#[path = "budget_tests.rs"]
+mod tests;

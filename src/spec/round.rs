@@ -90,7 +90,7 @@ impl Draft {
     }
 
     /// Leaves out all nodes but those in the set `keep`, which has the parents of all its nodes.
-    fn prune(&mut self, keep: u64) {
+    pub(super) fn prune(&mut self, keep: u64) {
         let (old, all) = (&self.sketch, self.sketch.tree.nodes());
         if keep.count_ones() as usize == all.len() {
             return;

@@ -1,0 +1,154 @@
+//! The controller in simulated worlds: costs and chances are known, so the best fixed number of nodes is, too.
+
+use super::super::round::Draft;
+use super::*;
+use crate::sample::Noise;
+use crate::sample::Purpose;
+
+/// What a world is like: one drafter of chains.
+struct World {
+    name: &'static str,
+    /// Milliseconds of a pass by rows.
+    pass: fn(usize) -> f64,
+    /// Milliseconds of a step of the drafter.
+    step: f64,
+    /// What a guess claims, and the chance that it is right, by round.
+    guess: fn(usize) -> (f64, f64),
+}
+
+/// A machine on which memory rules up to a few rows.
+fn flat(rows: usize) -> f64 {
+    27.0 * (1.0 + 0.07 * (rows - 1) as f64)
+}
+
+/// A machine on which a row costs nearly a pass.
+fn steep(rows: usize) -> f64 {
+    10.0 * (1.0 + 0.8 * (rows - 1) as f64)
+}
+
+/// Passes in tiles of eight rows.
+fn stairs(rows: usize) -> f64 {
+    20.0 * (1.0 + 0.6 * rows.div_ceil(8) as f64)
+}
+
+const WORLDS: &[World] = &[
+    World { name: "copying", pass: flat, step: 0.0, guess: |_| (0.95, 0.97) },
+    World { name: "copying on stairs", pass: stairs, step: 0.0, guess: |_| (0.95, 0.9) },
+    World { name: "boasting", pass: flat, step: 0.0, guess: |_| (0.95, 0.03) },
+    World { name: "modest", pass: flat, step: 0.0, guess: |_| (0.3, 0.8) },
+    World { name: "even", pass: flat, step: 0.0, guess: |_| (0.6, 0.6) },
+    World { name: "steep", pass: steep, step: 0.0, guess: |_| (0.9, 0.7) },
+    World { name: "a good model", pass: flat, step: 10.0, guess: |_| (0.9, 0.9) },
+    World { name: "a poor model", pass: flat, step: 10.0, guess: |_| (0.9, 0.15) },
+    World {
+        name: "by turns",
+        pass: flat,
+        step: 0.0,
+        guess: |i| if i / 100 % 2 == 0 { (0.95, 0.95) } else { (0.5, 0.05) },
+    },
+];
+
+/// Tokens a second of so many rounds under a policy.
+fn simulate(world: &World, nodes: Nodes, rounds: usize) -> f64 {
+    let mut budget = Budget::new(nodes, 1);
+    let noise = Noise::new(7);
+    let mut dice = (0..).map(|i| noise.coin(i, 0, Purpose::Seed));
+    let (mut tokens, mut time) = (0.0, 0.0);
+    for round in 0..rounds {
+        let (claim, chance) = (world.guess)(round);
+        let mut draft = Draft::of(DraftTree::new(0, DraftTree::MAX));
+        draft.efforts = vec![(0.0, 0)];
+        let turn = budget.turn(0, &draft.sketch);
+        let most = if budget.is_auto() { DraftTree::MAX - 1 } else { budget.most() };
+        while turn != Turn::Rest && draft.tree().nodes().len() <= most {
+            let last = draft.tree().nodes().len() - 1;
+            let goes_on = match turn {
+                Turn::Try => draft.efforts[0].1 < Budget::TRIAL,
+                _ => world.step == 0.0 || budget.wants(0, &draft.sketch, last),
+            };
+            if !goes_on {
+                break;
+            }
+            let score = draft.tree().nodes()[last].score + claim.ln() as f32;
+            draft.sketch.tree.push(last, 1, score).unwrap();
+            draft.sketch.owners.push(0);
+            draft.efforts[0].1 += 1;
+        }
+        let guessed = draft.tree().nodes().len() - 1;
+        if budget.is_auto() {
+            draft.prune(budget.worthy(&draft.sketch, budget.most()));
+        }
+        let verified = draft.tree().nodes().len() - 1;
+        let right = dice.by_ref().take(guessed).take_while(|&u| u < chance).count();
+        let mut text = vec![1; right.min(verified)];
+        // What comes where no guess was verified may still be what was guessed.
+        text.push(if right > verified { 1 } else { 2 });
+        let milliseconds = |ms: f64| Duration::from_secs_f64(ms * 1e-3);
+        let drafting = world.step * draft.efforts[0].1 as f64;
+        draft.efforts[0].0 = drafting * 1e-3;
+        let verify = (world.pass)(verified + 1);
+        let times = Times { draft: milliseconds(drafting), verify: milliseconds(verify), sample: Duration::ZERO };
+        let whole = drafting + verify + 0.1;
+        budget.learn(&draft, &text, times, milliseconds(whole));
+        tokens += text.len() as f64;
+        time += whole * 1e-3;
+    }
+    tokens / time
+}
+
+#[test]
+fn the_controller_is_near_the_best_fixed_number() {
+    for world in WORLDS {
+        let rounds = 600;
+        let auto = simulate(world, Nodes::Auto(63), rounds);
+        let plain = simulate(world, Nodes::Fixed(0), rounds);
+        let fixed = [0, 1, 2, 3, 4, 6, 7, 8, 12, 15, 16, 24, 32, 48, 63];
+        let (best, at) = fixed
+            .iter()
+            .map(|&n| (simulate(world, Nodes::Fixed(n), rounds), n))
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .unwrap();
+        println!(
+            "{:>18}: plain {plain:6.1}, best {best:6.1} at {at:2}, auto {auto:6.1} ({:.2})",
+            world.name,
+            auto / best
+        );
+        assert!(auto > 0.93 * best, "{}: {auto} of {best}", world.name);
+        assert!(auto > 0.97 * plain, "{}: {auto}, plain {plain}", world.name);
+    }
+}
+
+#[test]
+fn costs_between_and_beyond_what_was_measured_are_plausible() {
+    let mut budget = Budget::new(Nodes::Auto(63), 0);
+    assert_eq!(budget.pass(5), 0.0);
+    budget.passes[0] = vec![10.0];
+    assert!(budget.pass(64) > 10.0 && budget.pass(64) < 64.0 * 10.0);
+    budget.passes[7] = vec![30.0, 18.0, 900.0];
+    assert_eq!(budget.pass(8), 30.0, "one slow pass does no harm");
+    assert_eq!(budget.pass(1), 10.0);
+    let middle = budget.pass(4);
+    assert!(middle > 10.0 && middle < 30.0);
+    for rows in 1..64 {
+        assert!(budget.pass(rows) <= budget.pass(rows + 1), "{rows}");
+    }
+}
+
+#[test]
+fn a_drafter_that_does_not_pay_rests_ever_longer() {
+    let mut budget = Budget::new(Nodes::Auto(63), 1);
+    let sketch = Draft::of(DraftTree::new(0, 9)).sketch;
+    assert_eq!(budget.turn(0, &sketch), Turn::Rest, "a plain pass comes first");
+    budget.passes[0] = vec![1.0];
+    assert_eq!(budget.turn(0, &sketch), Turn::Guess, "nothing is known yet");
+    budget.passes[1] = vec![1.1];
+    (budget.drafters[0].seconds.value, budget.drafters[0].steps.value) = (0.5, 1.0);
+    (0..200).for_each(|_| budget.drafters[0].places[0].add(false));
+    let turns: Vec<Turn> = (0..700).map(|_| budget.turn(0, &sketch)).collect();
+    let tries: Vec<usize> = (0..700).filter(|&i| turns[i] == Turn::Try).collect();
+    assert_eq!(tries, [7, 39, 167, 679]);
+    assert!(turns.iter().all(|&turn| turn != Turn::Guess) && budget.is_resting(0));
+    (0..200).for_each(|_| budget.drafters[0].places.iter_mut().for_each(|place| place.add(true)));
+    assert_eq!(budget.turn(0, &sketch), Turn::Guess);
+    assert!(!budget.is_resting(0));
+}
