@@ -306,3 +306,7 @@ pub(super) fn draft_of(drafter: &mut impl super::Drafter, context: &[Token], bud
     drafter.draft(&mut round).unwrap();
     round.finish().sketch.tree
 }
+
+#[cfg(test)]
+#[path = "round_tests.rs"]
+mod tests;
