@@ -9,12 +9,12 @@ use super::load::{self, Language};
 use super::report::Report;
 use super::request::{self, Ask, Request};
 use super::stats::{Sink, Stats};
-use super::{draft, input, interrupt::Interrupt, prompt, sampling};
+use super::{draft, input, interrupt::Interrupt, prompt, sampling, template};
 use crate::backend::cpu::Cpu;
 use crate::cli::BatchArgs;
 use crate::engine::{Finish, Limits, Session};
 use crate::sample::{SampleParams, derive_seed};
-use crate::text::{Message, TextStream};
+use crate::text::{Message, TextStream, kind};
 use crate::tree::Token;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
@@ -67,9 +67,11 @@ pub fn run(args: &BatchArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let params = sampling::params(&args.sampling)?;
     let choices = draft::choices(&args.draft)?;
+    let template = template::choice(&args.template)?;
     let sink = Sink::open(args.report.stats.as_ref())?;
     let started = Instant::now();
-    let (opened, language) = load::all(&args.model, &report)?;
+    let (opened, mut language) = load::all(&args.model, &report)?;
+    template.install(&mut language);
     let seed = sampling::seed(&args.sampling);
     sampling::sampler(params.clone(), seed, &language.tokenizer)?;
     let mut session = opened.session()?;
@@ -132,7 +134,7 @@ impl Batch<'_> {
             // The line is always 1.
             anyhow!("not JSON: {}", what.replace(" at line 1 column ", " at byte "))
         })?;
-        let Value::Object(fields) = json else { bail!("found {}, supported an object", request::kind(&json)) };
+        let Value::Object(fields) = json else { bail!("found {}, supported an object", kind(&json)) };
         if let Some(given) = fields.get("id").filter(|given| !given.is_null()) {
             *id = given.clone();
         }
@@ -140,8 +142,8 @@ impl Batch<'_> {
     }
 
     fn generate(&mut self, request: Request, number: u64, id: &Value) -> Result<Answer> {
-        let Request { ask, max_tokens, params, seed, stops } = request;
-        let prompt = self.prompt(&ask, number)?;
+        let Request { ask, extra, max_tokens, params, seed, stops } = request;
+        let prompt = self.prompt(&ask, &extra, number)?;
         let tokenizer = &self.language.tokenizer;
         let seed = seed.unwrap_or_else(|| derive_seed(self.seed, number));
         let mut sampler = sampling::sampler(params, seed, tokenizer).map_err(request::without_dashes)?;
@@ -179,15 +181,16 @@ impl Batch<'_> {
         })
     }
 
-    fn prompt(&self, ask: &Ask, number: u64) -> Result<Vec<Token>> {
+    fn prompt(&self, ask: &Ask, extra: &prompt::Extra, number: u64) -> Result<Vec<Token>> {
         let language = &self.language;
         let raw = match ask {
             Ask::Messages(messages) => {
-                let tokens = prompt::chat(language, messages)?;
+                let tokens = prompt::chat(language, messages, extra)?;
                 return tokens.context("messages: the model has no chat template to put them in");
             }
-            Ask::Prompt(text) => match prompt::chat(language, &[Message::new("user", text)])? {
+            Ask::Prompt(text) => match prompt::chat(language, &[Message::new("user", text)], extra)? {
                 Some(tokens) => return Ok(tokens),
+                None if !extra.is_empty() => bail!("tools, template_args: the model has no chat template to tell them"),
                 None => text,
             },
             Ask::Raw(text) => text,

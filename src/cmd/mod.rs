@@ -20,6 +20,7 @@ pub mod request;
 pub mod run;
 pub mod sampling;
 pub mod stats;
+pub mod template;
 pub mod tokenize;
 
 use crate::cli::{Cli, Command};

@@ -2,7 +2,7 @@
 //! silently ignored would be an answer to another question.
 
 use crate::sample::{LogitBias, SampleParams};
-use crate::text::Message;
+use crate::text::{Message, kind};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 pub struct Request {
     /// The prompt.
     pub ask: Ask,
+    /// What its template is told beside the messages: `tools` and `template_args`.
+    pub extra: Map<String, Value>,
     /// Tokens at most, -1 for no limit, when the request says.
     pub max_tokens: Option<i64>,
     /// How to sample.
@@ -33,12 +35,14 @@ pub enum Ask {
     Messages(Vec<Message>),
 }
 
-const FIELDS: &str = "id prompt messages raw max_tokens temperature top_k top_p min_p seed stop logit_bias";
+const FIELDS: &str =
+    "id prompt messages tools template_args raw max_tokens temperature top_k top_p min_p seed stop logit_bias";
 
 /// Reads a request; `defaults` hold what it does not say. `null` is as good as nothing.
 pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Request> {
     let mut params = defaults.clone();
     let (mut prompt, mut messages, mut raw) = (None, None, false);
+    let (mut tools, mut extra) = (None, Map::new());
     let (mut max_tokens, mut seed, mut stops) = (None, None, vec![]);
     for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
         let mut field = || -> Result<()> {
@@ -46,6 +50,15 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
                 "id" => {}
                 "prompt" => prompt = Some(string(&value)?),
                 "messages" => messages = Some(conversation(&value)?),
+                "tools" => {
+                    ensure!(value.is_array(), "{}", wanted(&value, "an array of functions"));
+                    tools = Some(value.clone());
+                }
+                "template_args" => {
+                    extra = value.as_object().cloned().with_context(|| wanted(&value, "an object"))?;
+                    let ours = ["messages", "add_generation_prompt"].into_iter().find(|&name| extra.contains_key(name));
+                    ensure!(ours.is_none(), "{} is not for it to say", ours.unwrap_or_default());
+                }
                 "raw" => raw = value.as_bool().with_context(|| wanted(&value, "true or false"))?,
                 "max_tokens" => {
                     let n = integer(&value)?;
@@ -79,6 +92,8 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
         };
         field().with_context(|| name.clone())?;
     }
+    extra.extend(tools.map(|tools| ("tools".to_owned(), tools)));
+    ensure!(!raw || extra.is_empty(), "raw: goes with prompt alone, not with tools and template_args");
     let ask = match (prompt, messages) {
         (Some(text), None) if raw => Ask::Raw(text),
         (Some(text), None) => Ask::Prompt(text),
@@ -87,7 +102,7 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
         (Some(_), Some(_)) => bail!("found both prompt and messages, supported one of them"),
         (None, None) => bail!("found neither prompt nor messages"),
     };
-    Ok(Request { ask, max_tokens, params, seed, stops })
+    Ok(Request { ask, extra, max_tokens, params, seed, stops })
 }
 
 /// The sampler's complaints name flags; in a request they are fields.
@@ -99,17 +114,6 @@ pub fn without_dashes(error: anyhow::Error) -> anyhow::Error {
         other => other,
     };
     anyhow!("{field}:{rest}")
-}
-
-/// What kind of value this is.
-pub fn kind(value: &Value) -> String {
-    match value {
-        Value::Null => "null".into(),
-        Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(_) => "a string".into(),
-        Value::Array(_) => "an array".into(),
-        Value::Object(_) => "an object".into(),
-    }
 }
 
 fn wanted(value: &Value, what: &str) -> String {
@@ -131,15 +135,7 @@ fn number(value: &Value) -> Result<f32> {
 fn conversation(value: &Value) -> Result<Vec<Message>> {
     let list = value.as_array().with_context(|| wanted(value, "an array of {role, content}"))?;
     ensure!(!list.is_empty(), "found none, supported one and more");
-    let message = |value: &Value| {
-        let fields = value.as_object().with_context(|| wanted(value, "an object"))?;
-        if let Some(other) = fields.keys().find(|&key| key != "role" && key != "content") {
-            bail!("{other}: not known; supported: role content");
-        }
-        let part = |name: &str| string(fields.get(name).unwrap_or(&Value::Null)).with_context(|| name.to_owned());
-        Ok(Message { role: part("role")?, content: part("content")? })
-    };
-    list.iter().enumerate().map(|(i, m)| message(m).with_context(|| format!("message {i}"))).collect()
+    list.iter().enumerate().map(|(i, m)| Message::try_from(m.clone()).with_context(|| format!("message {i}"))).collect()
 }
 
 #[cfg(test)]
@@ -165,8 +161,10 @@ mod tests {
             ..Default::default()
         };
         let stops = vec!["a".into(), "b".into()];
-        let (ask, seed) = (Ask::Raw("p".into()), Some(u64::MAX));
-        assert_eq!(got.unwrap(), Request { ask, max_tokens: Some(5), params, seed, stops });
+        let (ask, extra, seed) = (Ask::Raw("p".into()), Map::new(), Some(u64::MAX));
+        assert_eq!(got.unwrap(), Request { ask, extra, max_tokens: Some(5), params, seed, stops });
+        let got = read(r#"{"prompt": "p", "tools": [1], "template_args": {"enable_thinking": false}}"#).unwrap();
+        assert_eq!(Value::Object(got.extra), serde_json::json!({"enable_thinking": false, "tools": [1]}));
         let got = read(r#"{"messages": [{"role": "user", "content": "c"}], "stop": "x", "seed": null, "raw": false}"#)
             .unwrap();
         assert_eq!(
@@ -194,8 +192,12 @@ mod tests {
             (r#"{"prompt": "", "logit_bias": 3}"#, "logit_bias: supported"),
             (r#"{"messages": []}"#, "messages: found none"),
             (r#"{"messages": "hi"}"#, "messages: found a string, supported an array"),
-            (r#"{"messages": [{"role": "user"}]}"#, "messages: message 0: content: found null, supported a string"),
-            (r#"{"messages": [{"role": "a", "content": "b", "c": 1}]}"#, "messages: message 0: c: not known"),
+            (r#"{"messages": [{"role": "user"}]}"#, "messages: message 0: content: found null, supported a string or"),
+            (r#"{"messages": ["hi"]}"#, "messages: message 0: found a string, supported an object"),
+            (r#"{"prompt": "", "tools": {}}"#, "tools: found an object, supported an array"),
+            (r#"{"prompt": "", "template_args": []}"#, "template_args: found an array, supported an object"),
+            (r#"{"prompt": "", "template_args": {"messages": 1}}"#, "template_args: messages is not for it to say"),
+            (r#"{"prompt": "", "raw": true, "tools": []}"#, "raw: goes with prompt alone"),
             (r#"{"messages": [{"role": "a", "content": "b"}], "raw": true}"#, "raw: goes with prompt"),
         ] {
             let error = format!("{:#}", read(json).unwrap_err());
