@@ -69,7 +69,7 @@ pub(super) fn is_space(c: char) -> bool {
 }
 
 /// Longest text made of a value, in bytes: one that holds another twice, and so on, would fill any memory.
-const LONGEST: usize = 1 << 26;
+const LONGEST: usize = 1 << 24;
 
 fn check_length(out: &str) -> Result<(), Error> {
     match out.len() {
