@@ -2,8 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+mod shard;
 mod template;
 
+pub use shard::Shard;
 pub use template::TemplateArgs;
 
 use crate::backend::KvType;
@@ -41,7 +43,7 @@ pub enum Command {
     ///
     /// A request is an object with "prompt" (what a user says) or "messages" (of "role" and "content") and perhaps "tools",
     /// "template_args" (an object), "id", "raw" (true: continue the prompt, no template), "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed",
-    /// "stop" (a text or a list) and "logit_bias" ({"ID": NUMBER}, false bans). Flags give what it does not say; a seed not
+    /// "stop" (a text or a list), "logit_bias" ({"ID": NUMBER}, false bans) and "draft" (as --draft, a text or a list). Flags give what it does not say; a seed not
     /// given is made of --seed and the number of the line. An answer has "id" (by default the number of the line), "text",
     /// "tokens" (ids, without the end token), "finish_reason" (stop length error), "usage" and "timings". A line that
     /// cannot be answered gets "error" instead and the rest goes on: the exit status is 0 when all lines were read.
@@ -320,6 +322,13 @@ pub struct BatchArgs {
     /// Tokens to generate at most, where a request does not say; -1 is no limit but the context
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one())]
     pub n_predict: i64,
+    /// Answer only every N-th line, from line I on (I from 1 to N); ids and seeds are those of the whole
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+    /// Skip requests that have answers in this file, the output of an earlier run, where it is there. A torn last line
+    /// counts as none, and is cut off if the file is stdout: `--resume OUT >> OUT`
+    #[arg(long, value_name = "OUT")]
+    pub resume: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub template: TemplateArgs,

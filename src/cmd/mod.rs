@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answered;
 pub mod batch;
 pub mod bench;
 pub mod draft;
 pub mod input;
 pub mod inspect;
 pub mod interrupt;
+pub mod lines;
 pub mod load;
 pub mod memory;
 pub mod perplexity;

@@ -1,7 +1,9 @@
 //! One request of a batch, from JSON. Whatever is not understood is an error that names the field: a misspelt option
 //! silently ignored would be an answer to another question.
 
+use super::draft;
 use crate::sample::{LogitBias, SampleParams};
+use crate::spec::Choice;
 use crate::text::{Message, kind};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
@@ -22,6 +24,8 @@ pub struct Request {
     pub seed: Option<u64>,
     /// Texts that end the answer.
     pub stops: Vec<String>,
+    /// Drafters, when the request says.
+    pub draft: Option<Vec<Choice>>,
 }
 
 /// The three kinds of prompt.
@@ -36,13 +40,13 @@ pub enum Ask {
 }
 
 const FIELDS: &str =
-    "id prompt messages tools template_args raw max_tokens temperature top_k top_p min_p seed stop logit_bias";
+    "id prompt messages tools template_args raw max_tokens temperature top_k top_p min_p seed stop logit_bias draft";
 
 /// Reads a request; `defaults` hold what it does not say. `null` is as good as nothing.
 pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Request> {
     let mut params = defaults.clone();
     let (mut prompt, mut messages, mut raw) = (None, None, false);
-    let (mut tools, mut extra) = (None, Map::new());
+    let (mut tools, mut extra, mut draft) = (None, Map::new(), None);
     let (mut max_tokens, mut seed, mut stops) = (None, None, vec![]);
     for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
         let mut field = || -> Result<()> {
@@ -73,11 +77,9 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
                     params.top_k = i32::try_from(k).ok().with_context(|| format!("found {k}, out of range"))?;
                 }
                 "seed" => seed = Some(value.as_u64().with_context(|| wanted(&value, "an integer from 0 to 2^64 - 1"))?),
+                "draft" => draft = Some(draft::choices_of(strings(&value)?.iter().map(String::as_str))?),
                 "stop" => {
-                    stops = match &value {
-                        Value::Array(list) => list.iter().map(string).collect::<Result<_>>()?,
-                        one => vec![string(one)?],
-                    };
+                    stops = strings(&value)?;
                     let fine = stops.iter().all(|stop| !stop.is_empty());
                     ensure!(fine, "found an empty string, which would end every answer");
                 }
@@ -102,7 +104,7 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
         (Some(_), Some(_)) => bail!("found both prompt and messages, supported one of them"),
         (None, None) => bail!("found neither prompt nor messages"),
     };
-    Ok(Request { ask, extra, max_tokens, params, seed, stops })
+    Ok(Request { ask, extra, max_tokens, params, seed, stops, draft })
 }
 
 /// The sampler's complaints name flags; in a request they are fields.
@@ -122,6 +124,13 @@ fn wanted(value: &Value, what: &str) -> String {
 
 fn string(value: &Value) -> Result<String> {
     value.as_str().map(str::to_owned).with_context(|| wanted(value, "a string"))
+}
+
+fn strings(value: &Value) -> Result<Vec<String>> {
+    match value {
+        Value::Array(list) => list.iter().map(string).collect(),
+        one => Ok(vec![string(one)?]),
+    }
 }
 
 fn integer(value: &Value) -> Result<i64> {
@@ -162,7 +171,15 @@ mod tests {
         };
         let stops = vec!["a".into(), "b".into()];
         let (ask, extra, seed) = (Ask::Raw("p".into()), Map::new(), Some(u64::MAX));
-        assert_eq!(got.unwrap(), Request { ask, extra, max_tokens: Some(5), params, seed, stops });
+        assert_eq!(got.unwrap(), Request { ask, extra, max_tokens: Some(5), params, seed, stops, draft: None });
+        for (draft, want) in [
+            (r#""lookup""#, &["lookup"][..]),
+            (r#""none""#, &[]),
+            (r#"["lookup", "lookup,max=7"]"#, &["lookup", "lookup,max=7"]),
+        ] {
+            let got = read(&format!(r#"{{"prompt": "p", "draft": {draft}}}"#)).unwrap().draft;
+            assert_eq!(got, Some(want.iter().map(|text| Choice::parse(text).unwrap()).collect()));
+        }
         let got = read(r#"{"prompt": "p", "tools": [1], "template_args": {"enable_thinking": false}}"#).unwrap();
         assert_eq!(Value::Object(got.extra), serde_json::json!({"enable_thinking": false, "tools": [1]}));
         let got = read(r#"{"messages": [{"role": "user", "content": "c"}], "stop": "x", "seed": null, "raw": false}"#)
@@ -187,6 +204,9 @@ mod tests {
             (r#"{"prompt": "", "top_k": 3000000000}"#, "top_k: found 3000000000, out of range"),
             (r#"{"prompt": "", "seed": -1}"#, "seed: found -1, supported an integer from 0"),
             (r#"{"prompt": "", "stop": [1]}"#, "stop: found 1, supported a string"),
+            (r#"{"prompt": "", "draft": 1}"#, "draft: found 1, supported a string"),
+            (r#"{"prompt": "", "draft": "x"}"#, "draft: found kind 'x', supported: none"),
+            (r#"{"prompt": "", "draft": ["none", "lookup"]}"#, "draft: found none beside another drafter"),
             (r#"{"prompt": "", "stop": ""}"#, "stop: found an empty string"),
             (r#"{"prompt": "", "raw": "yes"}"#, "raw: found a string, supported true or false"),
             (r#"{"prompt": "", "logit_bias": 3}"#, "logit_bias: supported"),
