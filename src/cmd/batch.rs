@@ -89,7 +89,7 @@ pub fn run(args: &BatchArgs) -> Result<()> {
     let mut lines = Lines::new(io::stdin().lock());
     let mut out = io::stdout().lock();
     let (mut requests, mut errors) = (0, 0);
-    while let Some((number, line)) = lines.next().context("stdin")? {
+    while let Some((number, line)) = lines.next_line().context("stdin")? {
         if args.shard.is_some_and(|shard| !shard.has(number)) {
             continue;
         }

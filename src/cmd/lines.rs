@@ -19,7 +19,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// The next line with its number; the inner error is the line's.
-    pub fn next(&mut self) -> io::Result<Option<(u64, Result<Vec<u8>>)>> {
+    pub fn next_line(&mut self) -> io::Result<Option<(u64, Result<Vec<u8>>)>> {
         loop {
             let mut line = vec![];
             if (&mut self.from).take(LONGEST).read_until(b'\n', &mut line)? == 0 {
@@ -62,7 +62,7 @@ mod tests {
     fn read(bytes: &[u8]) -> Vec<(u64, Result<Vec<u8>, String>)> {
         let mut lines = Lines::new(bytes);
         let mut all = vec![];
-        while let Some((number, line)) = lines.next().unwrap() {
+        while let Some((number, line)) = lines.next_line().unwrap() {
             all.push((number, line.map_err(|e| e.to_string())));
         }
         all

@@ -92,10 +92,17 @@ impl Marks {
             [(0, text), (start, text.trim_matches(is_space))].into_iter().filter(|(_, part)| !part.is_empty())
         {
             let part_bytes = part.as_bytes();
+            let (first, last) = (part_bytes[0], part_bytes[part.len() - 1]);
             let same_start = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
             let same_end = |a: &[u8], b: &[u8]| a.ends_with(b) || b.ends_with(a);
-            let continues = |t: &str| (1..t.len()).any(|n| same_start(part_bytes, &t.as_bytes()[n..]));
-            let begins = |t: &str| (1..t.len()).any(|n| same_end(part_bytes, &t.as_bytes()[..n]));
+            let continues = |t: &str| {
+                let t = t.as_bytes();
+                (1..t.len()).any(|n| t[n] == first && same_start(part_bytes, &t[n..]))
+            };
+            let begins = |t: &str| {
+                let t = t.as_bytes();
+                (1..t.len()).any(|n| t[n - 1] == last && same_end(part_bytes, &t[..n]))
+            };
             if tokenizer.control_texts().any(continues) {
                 borders.push(start);
             }

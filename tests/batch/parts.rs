@@ -117,7 +117,7 @@ fn what_cannot_be_resumed_is_said() {
     let dir = scratch("batch-unresumed");
     let (job, missing) = (dir.join("job.jsonl"), dir.join("missing.jsonl"));
     let ask = json!({"id": "a", "prompt": "q", "raw": true, "max_tokens": 1});
-    std::fs::write(&job, lines(&[ask.clone()])).unwrap();
+    std::fs::write(&job, lines(std::slice::from_ref(&ask))).unwrap();
     let resume = |path: &Path| format!("--resume {}", path.display());
     // Requests are no answers.
     let output = run(&args(&model, &resume(&job)));
@@ -125,7 +125,7 @@ fn what_cannot_be_resumed_is_said() {
     assert!(stderr(&output).contains("line 1: found something else than an answer of batch"), "{}", stderr(&output));
     assert_eq!(run(&args(&model, &resume(&dir))).status.code(), Some(1), "a folder");
     // A file that is not there yet is none.
-    let output = run_with(&args(&model, &resume(&missing)), &lines(&[ask.clone()]));
+    let output = run_with(&args(&model, &resume(&missing)), &lines(std::slice::from_ref(&ask)));
     assert!(output.status.success() && stderr(&output).contains("is not there: nothing is answered yet"));
     // Answers to other requests; a torn line in a file that is not stdout stays as it is.
     let answers = [&output.stdout[..], b"{\"id\":"].concat();
