@@ -202,12 +202,12 @@ fn a_request_may_name_its_drafter() {
     let ask = |draft: Value| json!({"prompt": "la la la la", "raw": true, "max_tokens": 40, "temperature": 0, "draft": draft});
     let drafts =
         [json!(null), json!("lookup,min=1"), json!("none"), json!(["lookup", "lookup,max=2"]), json!("lookup,min=1")];
-    let all = answers(&model, "-q", &lines(&drafts.clone().map(ask)));
+    let all = answers(&model, "-q --draft-max 8", &lines(&drafts.clone().map(ask)));
     let rounds: Vec<u64> = all.iter().map(|answer| answer["timings"]["rounds"].as_u64().unwrap()).collect();
     assert!(all.iter().all(|answer| answer["tokens"] == all[0]["tokens"]), "the text is the same");
     assert!(rounds[0] == rounds[2] && rounds[1] < rounds[0] && rounds[4] == rounds[1], "{rounds:?}");
     // The flag is what a request without one gets.
-    let flagged = answers(&model, "-q --draft lookup,min=1", &lines(&drafts.map(ask)));
+    let flagged = answers(&model, "-q --draft-max 8 --draft lookup,min=1", &lines(&drafts.map(ask)));
     assert_eq!(flagged[0]["timings"]["rounds"], rounds[1]);
     assert_eq!(flagged[2]["timings"]["rounds"], rounds[2]);
     let output =
