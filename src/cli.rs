@@ -2,6 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+mod shard;
+mod template;
+
+pub use shard::Shard;
+pub use template::TemplateArgs;
+
 use crate::backend::KvType;
 use crate::isa::Isa;
 use crate::spec::{self, Accept, Choice, Nodes};
@@ -35,9 +41,9 @@ pub enum Command {
     Run(RunArgs),
     /// Answer JSON lines from stdin with JSON lines on stdout
     ///
-    /// A request is an object with "prompt" (what a user says) or "messages" (of "role" and "content") and perhaps "id",
-    /// "raw" (true: continue the prompt, no template), "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed",
-    /// "stop" (a text or a list) and "logit_bias" ({"ID": NUMBER}, false bans). Flags give what it does not say; a seed not
+    /// A request is an object with "prompt" (what a user says) or "messages" (of "role" and "content") and perhaps "tools",
+    /// "template_args" (an object), "id", "raw" (true: continue the prompt, no template), "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed",
+    /// "stop" (a text or a list), "logit_bias" ({"ID": NUMBER}, false bans) and "draft" (as --draft, a text or a list). Flags give what it does not say; a seed not
     /// given is made of --seed and the number of the line. An answer has "id" (by default the number of the line), "text",
     /// "tokens" (ids, without the end token), "finish_reason" (stop length error), "usage" and "timings". A line that
     /// cannot be answered gets "error" instead and the rest goes on: the exit status is 0 when all lines were read.
@@ -288,11 +294,14 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
     pub system: Option<String>,
     /// Take the text verbatim: no chat template, special text is parsed, BOS as the model says
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["chat_template", "template_arg", "template_time"])]
     pub raw: bool,
     /// Print control tokens the model writes
     #[arg(long)]
     pub special: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub template: TemplateArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub sampling: SamplingArgs,
@@ -313,6 +322,16 @@ pub struct BatchArgs {
     /// Tokens to generate at most, where a request does not say; -1 is no limit but the context
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one())]
     pub n_predict: i64,
+    /// Answer only every N-th line, from line I on (I from 1 to N); ids and seeds are those of the whole
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+    /// Skip requests that have answers in this file, the output of an earlier run, where it is there. A torn last line
+    /// counts as none, and is cut off if the file is stdout: `--resume OUT >> OUT`
+    #[arg(long, value_name = "OUT")]
+    pub resume: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub template: TemplateArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub sampling: SamplingArgs,

@@ -167,6 +167,15 @@ impl<B: Backend> Session<B> {
         self.rewind(0)
     }
 
+    /// As [`Session::clear`] before `tokens` are to be read, but keeps what it has of their beginning: the number of
+    /// tokens that need not be read again.
+    pub fn restart(&mut self, tokens: &[Token]) -> Result<usize> {
+        self.ordinal = 0;
+        let kept = self.context.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.rewind(kept)?;
+        Ok(kept)
+    }
+
     /// Forgets all tokens from number `len` on. The noise goes on: what comes instead is drawn anew.
     pub fn rewind(&mut self, len: usize) -> Result<()> {
         self.context.truncate(len);

@@ -3,7 +3,10 @@
 mod common;
 
 use common::cli::{LONG_TOKEN, Running, chatty, long_winded, run, run_with, save, stats, stderr, tiny};
-use common::{gguf_writer::Value as Gguf, models};
+#[path = "batch/parts.rs"]
+mod parts;
+
+use common::{gguf_writer::Value as Gguf, models, zoo};
 use foretoken::sample::derive_seed;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -51,7 +54,7 @@ fn an_answer_has_all_its_parts() {
         "usage": {"prompt_tokens": 3, "completion_tokens": 5}});
     assert_eq!(timeless(got.clone()), want);
     let timings = got["timings"].as_object().unwrap();
-    assert_eq!(timings.keys().collect::<Vec<_>>(), ["prefill_s", "decode_s", "rounds"]);
+    assert_eq!(timings.keys().collect::<Vec<_>>(), ["prefill_s", "decode_s", "rounds", "reused"]);
     assert!(timings["rounds"] == 5 && timings["decode_s"].as_f64().unwrap() > 0.0);
     // The end token is none of the tokens; the tokens of a stop string are, but not of the text.
     let ask = json!({"prompt": "q", "raw": true, "logit_bias": [[318, 1000]]});
@@ -153,6 +156,66 @@ fn requests_do_not_depend_on_each_other() {
     assert_eq!(twice[0]["tokens"], twice[2]["tokens"]);
 }
 
+/// Whatever a prompt has in common with what is there already, and however that came to be there.
+#[test]
+fn a_common_beginning_is_evaluated_once() {
+    let seeded =
+        |text: &str, n: usize| json!({"prompt": text, "raw": true, "max_tokens": n, "seed": n, "temperature": 1.2});
+    let long = "once upon a time there was a ".repeat(9);
+    let asks: Vec<Value> = [
+        (format!("{long}hare"), 12), // nothing known
+        (format!("{long}hat and"), 9),
+        (format!("{long}hat and"), 10), // the same prompt, all of it
+        (format!("{long}ha"), 30),      // a beginning of it
+        ("q".into(), 5),                // something else
+        (long.clone(), 7),
+        (format!("{long}{long}"), 3), // more of it
+    ]
+    .map(|(text, n)| seeded(&text, n))
+    .to_vec();
+    for name in ["llama", "qwen3", "gemma2", "gemma3", "phi3"] {
+        let model = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("batch-common-{name}.gguf"));
+        std::fs::write(&model, zoo::bytes(name)).unwrap();
+        // Between other requests nothing is known.
+        let apart: Vec<Value> = asks.iter().flat_map(|ask| [ask.clone(), seeded("\u{1}", 0)]).collect();
+        let fresh = answers(&model, "-q -c 2048", &lines(&apart));
+        let fresh: Vec<&Value> = fresh.iter().step_by(2).collect();
+        assert!(fresh.iter().all(|answer| answer["timings"]["reused"].as_u64().unwrap() <= 1), "{name}");
+        for flags in ["", "--draft lookup,min=1"] {
+            let got = answers(&model, &format!("-q -c 2048 {flags}"), &lines(&asks));
+            let reused: Vec<u64> = got.iter().map(|answer| answer["timings"]["reused"].as_u64().unwrap()).collect();
+            let known = |i: usize, least: u64| assert!(reused[i] >= least, "{name}, {flags}: {reused:?}");
+            [(1, 50), (2, 50), (3, 50), (6, 50)].into_iter().for_each(|(i, least)| known(i, least));
+            assert!(reused[0] == 0 && reused[5] <= 1, "{name}: {reused:?}");
+            for (i, (got, want)) in got.into_iter().zip(&fresh).enumerate() {
+                let (mut got, mut want) = (timeless(got), timeless((*want).clone()));
+                (got["id"], want["id"]) = (json!(i), json!(i));
+                assert_eq!(got, want, "{name}, {flags}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_may_name_its_drafter() {
+    let model = save("draft", &tiny());
+    let ask = |draft: Value| json!({"prompt": "la la la la", "raw": true, "max_tokens": 40, "temperature": 0, "draft": draft});
+    let drafts =
+        [json!(null), json!("lookup,min=1"), json!("none"), json!(["lookup", "lookup,max=2"]), json!("lookup,min=1")];
+    let all = answers(&model, "-q --draft-max 8", &lines(&drafts.clone().map(ask)));
+    let rounds: Vec<u64> = all.iter().map(|answer| answer["timings"]["rounds"].as_u64().unwrap()).collect();
+    assert!(all.iter().all(|answer| answer["tokens"] == all[0]["tokens"]), "the text is the same");
+    assert!(rounds[0] == rounds[2] && rounds[1] < rounds[0] && rounds[4] == rounds[1], "{rounds:?}");
+    // The flag is what a request without one gets.
+    let flagged = answers(&model, "-q --draft-max 8 --draft lookup,min=1", &lines(&drafts.map(ask)));
+    assert_eq!(flagged[0]["timings"]["rounds"], rounds[1]);
+    assert_eq!(flagged[2]["timings"]["rounds"], rounds[2]);
+    let output =
+        run_with(&args(&model, "--stats json -s 1"), &lines(&[ask(json!("lookup,min=1")), ask(json!("none"))]));
+    assert_eq!(stats(&output)["draft"]["drafters"][0].as_str().unwrap().split(',').next(), Some("lookup"));
+    assert!(one(&model, "-q", ask(json!("x")))["error"].as_str().unwrap().starts_with("draft: found kind 'x'"));
+}
+
 #[test]
 fn every_field_has_an_effect() {
     let model = save("fields", &tiny());
@@ -196,6 +259,24 @@ fn prompts_messages_and_raw_text() {
     assert_eq!(count(json!({"prompt": "hi", "raw": true})), 3, "with BOS");
     assert_eq!(count(json!({"prompt": "<|start|>hi<|end|>", "raw": true})), 4, "special text is parsed, BOS is there");
     assert!(count(json!({"prompt": "<|end|>"})) > 11, "what a user says is not");
+    // What a template may look for beside role and content, and what it is told beside messages.
+    let looks = "{% for m in messages %}{{ m.name }}{% for c in m.tool_calls %}{{ c.id }}{% endfor %}{% endfor %}\
+        {{ tools | length }}{{ word }}";
+    let model = save("chat-more", &tiny().key("tokenizer.chat_template", Gguf::Str(looks.into())));
+    let told = |more: Value, flags: &str| {
+        let mut request = json!({"messages": [{"role": "user", "content": "", "name": "Ann"}], "max_tokens": 0});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = one(&model, &format!("-q {flags}"), request);
+        answer["usage"]["prompt_tokens"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    };
+    let base = told(json!({"tools": []}), "");
+    assert_eq!(told(json!({"tools": [], "template_args": {"word": "xyz"}}), ""), base + 3);
+    assert_eq!(told(json!({"tools": []}), "--template-arg word=wxyz"), base + 4);
+    assert_eq!(told(json!({"tools": [], "template_args": {"word": "x"}}), "--template-arg word=wxyz"), base + 1);
+    let called = json!([{"role": "assistant", "content": null, "tool_calls": [{"id": "abc"}]}]);
+    assert_eq!(told(json!({"tools": [], "messages": called}), ""), base);
+    let error = |request: Value| one(&save("chat-none", &tiny()), "-q", request)["error"].as_str().unwrap().to_owned();
+    assert!(error(json!({"prompt": "a", "tools": []})).starts_with("tools, template_args: the model has no chat"));
     assert_eq!(count(json!({"prompt": "", "raw": true})), 1);
     assert_eq!(count(json!({"prompt": "h\u{0}i\n", "raw": true})), 5);
 }

@@ -4,6 +4,8 @@ mod common;
 #[cfg(target_os = "linux")]
 #[path = "cli_run/interrupts.rs"]
 mod interrupts;
+#[path = "cli_run/templates.rs"]
+mod templates;
 
 use common::cli::{
     LONG_TOKEN, NO_END, Running, answer, chatty, long_winded, refused, run, run_with, save, stats, stderr, tiny,

@@ -7,7 +7,7 @@ use crate::backend::cpu::Cpu;
 use crate::cli::DraftArgs;
 use crate::engine::{Plan, Session};
 use crate::spec::{Accept, Choice, Nodes, Target};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 /// What a session drafts with.
 #[derive(Clone, Debug)]
@@ -22,10 +22,20 @@ pub struct Setup {
 
 /// The drafters asked for; none is as good as not asking.
 pub fn choices(args: &DraftArgs) -> Result<Vec<Choice>> {
-    let chosen: Vec<Choice> = args.draft.iter().flat_map(|draft| draft.0.clone()).collect();
-    if !chosen.is_empty() && chosen.len() < args.draft.len() {
-        bail!(Usage("--draft: found none beside another drafter, supported alone".into()));
-    }
+    together(args.draft.iter().map(|draft| draft.0.clone()).collect())
+        .map_err(|e| Usage(format!("--draft: {e}")).into())
+}
+
+/// The same from texts, as a request has them.
+pub fn choices_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Choice>> {
+    let one = |text| if text == "none" { Ok(None) } else { Choice::parse(text).map(Some) };
+    together(texts.into_iter().map(one).collect::<Result<_>>()?)
+}
+
+fn together(asked: Vec<Option<Choice>>) -> Result<Vec<Choice>> {
+    let len = asked.len();
+    let chosen: Vec<Choice> = asked.into_iter().flatten().collect();
+    ensure!(chosen.is_empty() || chosen.len() == len, "found none beside another drafter, supported alone");
     Ok(chosen)
 }
 

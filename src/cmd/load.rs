@@ -14,7 +14,9 @@ use crate::isa::Isa;
 use crate::model::{Config, Model};
 use crate::text::{ChatTemplate, Tokenizer};
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Map, Value};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// The context when none is asked for is the model's own, but no more than this: those for which caches are huge are
@@ -41,6 +43,12 @@ pub struct Language {
     pub tokenizer: Tokenizer,
     /// Its chat template, if it has one; an error if that is unfit, which matters only to those who need it.
     pub template: Result<Option<ChatTemplate>>,
+    /// What the template is told in every prompt.
+    pub variables: Map<String, Value>,
+    /// Where notices go.
+    pub report: Report,
+    /// Whether was said what becomes of system messages.
+    pub told: AtomicBool,
 }
 
 impl Opened {
@@ -57,11 +65,12 @@ impl Opened {
 
 impl Language {
     /// Reads it from a file's metadata.
-    pub fn of(gguf: &Gguf) -> Result<Language> {
+    pub fn of(gguf: &Gguf, report: &Report) -> Result<Language> {
         let tokenizer = Tokenizer::from_gguf(gguf.meta())?;
         let template = ChatTemplate::from_gguf(gguf.meta());
         let template = template.map(|found| found.map(|template| template.for_tokenizer(&tokenizer)));
-        Ok(Language { tokenizer, template })
+        let (variables, report, told) = (Map::new(), *report, AtomicBool::new(false));
+        Ok(Language { tokenizer, template, variables, report, told })
     }
 }
 
@@ -78,7 +87,7 @@ pub fn all(args: &ModelArgs, report: &Report) -> Result<(Opened, Language)> {
     let started = Instant::now();
     let gguf = Gguf::open(&args.model)?;
     let (model, language) = std::thread::scope(|scope| {
-        let language = scope.spawn(|| Language::of(&gguf));
+        let language = scope.spawn(|| Language::of(&gguf, report));
         let model = weights(args, &gguf, report);
         (model, language.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });

@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answered;
 pub mod batch;
 pub mod bench;
 pub mod draft;
 pub mod input;
 pub mod inspect;
 pub mod interrupt;
+pub mod lines;
 pub mod load;
 pub mod memory;
 pub mod perplexity;
@@ -20,6 +22,7 @@ pub mod request;
 pub mod run;
 pub mod sampling;
 pub mod stats;
+pub mod template;
 pub mod tokenize;
 
 use crate::cli::{Cli, Command};

@@ -1,10 +1,11 @@
 //! From what a user wrote to the tokens the model starts from.
 
 use super::load::Language;
-use crate::text::Message;
+use crate::text::{Message, System};
 use crate::tree::Token;
-use anyhow::{Result, anyhow, bail};
-use serde_json::Map;
+use anyhow::{Result, bail};
+use serde_json::{Map, Value};
+use std::sync::atomic::Ordering;
 
 /// A text as it is: special texts are parsed, BOS is put in front where the model wants one. An empty text is BOS alone.
 pub fn raw(language: &Language, text: &str) -> Result<Vec<Token>> {
@@ -17,13 +18,33 @@ pub fn raw(language: &Language, text: &str) -> Result<Vec<Token>> {
     }
 }
 
-/// Messages in the model's chat template, ready for the answer. `None` when the model has no template.
-pub fn chat(language: &Language, messages: &[Message]) -> Result<Option<Vec<Token>>> {
-    match &language.template {
-        Ok(None) => Ok(None),
-        Ok(Some(template)) => template.encode(&language.tokenizer, messages, true, &Map::new()).map(Some),
-        Err(error) => Err(anyhow!("{error:#}: without the template (raw) the model can still be used")),
+/// What a template is told beside the messages.
+pub type Extra = Map<String, Value>;
+
+/// Messages in the model's chat template, ready for the answer; `extra` goes before what flags say. `None` when the
+/// model has no template. What a template does not do with a system message is said once.
+pub fn chat(language: &Language, messages: &[Message], extra: &Extra) -> Result<Option<Vec<Token>>> {
+    let template = match &language.template {
+        Ok(None) => return Ok(None),
+        Ok(Some(template)) => template,
+        Err(error) => {
+            bail!("{error:#}: without the template (raw) or with another (--chat-template) the model can still be used")
+        }
+    };
+    let mut variables = language.variables.clone();
+    variables.extend(extra.clone());
+    let prompt = template.prompt(&language.tokenizer, messages, &variables)?;
+    let notice = match prompt.system {
+        System::AsIs => None,
+        System::Folded => {
+            Some("the chat template takes no system message: it is put in front of the first user message")
+        }
+        System::LeftOut => Some("the chat template leaves the system message out: the model does not see it"),
+    };
+    if let Some(notice) = notice.filter(|_| !language.told.swap(true, Ordering::Relaxed)) {
+        language.report.warn(notice);
     }
+    Ok(Some(prompt.tokens))
 }
 
 /// Whether a text written by the user names BOS although the model gets one anyway, or twice.

@@ -1,8 +1,10 @@
 //! One request of a batch, from JSON. Whatever is not understood is an error that names the field: a misspelt option
 //! silently ignored would be an answer to another question.
 
+use super::draft;
 use crate::sample::{LogitBias, SampleParams};
-use crate::text::Message;
+use crate::spec::Choice;
+use crate::text::{Message, kind};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -12,6 +14,8 @@ use serde_json::{Map, Value};
 pub struct Request {
     /// The prompt.
     pub ask: Ask,
+    /// What its template is told beside the messages: `tools` and `template_args`.
+    pub extra: Map<String, Value>,
     /// Tokens at most, -1 for no limit, when the request says.
     pub max_tokens: Option<i64>,
     /// How to sample.
@@ -20,6 +24,8 @@ pub struct Request {
     pub seed: Option<u64>,
     /// Texts that end the answer.
     pub stops: Vec<String>,
+    /// Drafters, when the request says.
+    pub draft: Option<Vec<Choice>>,
 }
 
 /// The three kinds of prompt.
@@ -33,12 +39,14 @@ pub enum Ask {
     Messages(Vec<Message>),
 }
 
-const FIELDS: &str = "id prompt messages raw max_tokens temperature top_k top_p min_p seed stop logit_bias";
+const FIELDS: &str =
+    "id prompt messages tools template_args raw max_tokens temperature top_k top_p min_p seed stop logit_bias draft";
 
 /// Reads a request; `defaults` hold what it does not say. `null` is as good as nothing.
 pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Request> {
     let mut params = defaults.clone();
     let (mut prompt, mut messages, mut raw) = (None, None, false);
+    let (mut tools, mut extra, mut draft) = (None, Map::new(), None);
     let (mut max_tokens, mut seed, mut stops) = (None, None, vec![]);
     for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
         let mut field = || -> Result<()> {
@@ -46,6 +54,15 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
                 "id" => {}
                 "prompt" => prompt = Some(string(&value)?),
                 "messages" => messages = Some(conversation(&value)?),
+                "tools" => {
+                    ensure!(value.is_array(), "{}", wanted(&value, "an array of functions"));
+                    tools = Some(value.clone());
+                }
+                "template_args" => {
+                    extra = value.as_object().cloned().with_context(|| wanted(&value, "an object"))?;
+                    let ours = ["messages", "add_generation_prompt"].into_iter().find(|&name| extra.contains_key(name));
+                    ensure!(ours.is_none(), "{} is not for it to say", ours.unwrap_or_default());
+                }
                 "raw" => raw = value.as_bool().with_context(|| wanted(&value, "true or false"))?,
                 "max_tokens" => {
                     let n = integer(&value)?;
@@ -60,11 +77,9 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
                     params.top_k = i32::try_from(k).ok().with_context(|| format!("found {k}, out of range"))?;
                 }
                 "seed" => seed = Some(value.as_u64().with_context(|| wanted(&value, "an integer from 0 to 2^64 - 1"))?),
+                "draft" => draft = Some(draft::choices_of(strings(&value)?.iter().map(String::as_str))?),
                 "stop" => {
-                    stops = match &value {
-                        Value::Array(list) => list.iter().map(string).collect::<Result<_>>()?,
-                        one => vec![string(one)?],
-                    };
+                    stops = strings(&value)?;
                     let fine = stops.iter().all(|stop| !stop.is_empty());
                     ensure!(fine, "found an empty string, which would end every answer");
                 }
@@ -79,6 +94,8 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
         };
         field().with_context(|| name.clone())?;
     }
+    extra.extend(tools.map(|tools| ("tools".to_owned(), tools)));
+    ensure!(!raw || extra.is_empty(), "raw: goes with prompt alone, not with tools and template_args");
     let ask = match (prompt, messages) {
         (Some(text), None) if raw => Ask::Raw(text),
         (Some(text), None) => Ask::Prompt(text),
@@ -87,7 +104,7 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
         (Some(_), Some(_)) => bail!("found both prompt and messages, supported one of them"),
         (None, None) => bail!("found neither prompt nor messages"),
     };
-    Ok(Request { ask, max_tokens, params, seed, stops })
+    Ok(Request { ask, extra, max_tokens, params, seed, stops, draft })
 }
 
 /// The sampler's complaints name flags; in a request they are fields.
@@ -101,23 +118,19 @@ pub fn without_dashes(error: anyhow::Error) -> anyhow::Error {
     anyhow!("{field}:{rest}")
 }
 
-/// What kind of value this is.
-pub fn kind(value: &Value) -> String {
-    match value {
-        Value::Null => "null".into(),
-        Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(_) => "a string".into(),
-        Value::Array(_) => "an array".into(),
-        Value::Object(_) => "an object".into(),
-    }
-}
-
 fn wanted(value: &Value, what: &str) -> String {
     format!("found {}, supported {what}", kind(value))
 }
 
 fn string(value: &Value) -> Result<String> {
     value.as_str().map(str::to_owned).with_context(|| wanted(value, "a string"))
+}
+
+fn strings(value: &Value) -> Result<Vec<String>> {
+    match value {
+        Value::Array(list) => list.iter().map(string).collect(),
+        one => Ok(vec![string(one)?]),
+    }
 }
 
 fn integer(value: &Value) -> Result<i64> {
@@ -131,15 +144,7 @@ fn number(value: &Value) -> Result<f32> {
 fn conversation(value: &Value) -> Result<Vec<Message>> {
     let list = value.as_array().with_context(|| wanted(value, "an array of {role, content}"))?;
     ensure!(!list.is_empty(), "found none, supported one and more");
-    let message = |value: &Value| {
-        let fields = value.as_object().with_context(|| wanted(value, "an object"))?;
-        if let Some(other) = fields.keys().find(|&key| key != "role" && key != "content") {
-            bail!("{other}: not known; supported: role content");
-        }
-        let part = |name: &str| string(fields.get(name).unwrap_or(&Value::Null)).with_context(|| name.to_owned());
-        Ok(Message { role: part("role")?, content: part("content")? })
-    };
-    list.iter().enumerate().map(|(i, m)| message(m).with_context(|| format!("message {i}"))).collect()
+    list.iter().enumerate().map(|(i, m)| Message::try_from(m.clone()).with_context(|| format!("message {i}"))).collect()
 }
 
 #[cfg(test)]
@@ -165,8 +170,18 @@ mod tests {
             ..Default::default()
         };
         let stops = vec!["a".into(), "b".into()];
-        let (ask, seed) = (Ask::Raw("p".into()), Some(u64::MAX));
-        assert_eq!(got.unwrap(), Request { ask, max_tokens: Some(5), params, seed, stops });
+        let (ask, extra, seed) = (Ask::Raw("p".into()), Map::new(), Some(u64::MAX));
+        assert_eq!(got.unwrap(), Request { ask, extra, max_tokens: Some(5), params, seed, stops, draft: None });
+        for (draft, want) in [
+            (r#""lookup""#, &["lookup"][..]),
+            (r#""none""#, &[]),
+            (r#"["lookup", "lookup,max=7"]"#, &["lookup", "lookup,max=7"]),
+        ] {
+            let got = read(&format!(r#"{{"prompt": "p", "draft": {draft}}}"#)).unwrap().draft;
+            assert_eq!(got, Some(want.iter().map(|text| Choice::parse(text).unwrap()).collect()));
+        }
+        let got = read(r#"{"prompt": "p", "tools": [1], "template_args": {"enable_thinking": false}}"#).unwrap();
+        assert_eq!(Value::Object(got.extra), serde_json::json!({"enable_thinking": false, "tools": [1]}));
         let got = read(r#"{"messages": [{"role": "user", "content": "c"}], "stop": "x", "seed": null, "raw": false}"#)
             .unwrap();
         assert_eq!(
@@ -189,13 +204,20 @@ mod tests {
             (r#"{"prompt": "", "top_k": 3000000000}"#, "top_k: found 3000000000, out of range"),
             (r#"{"prompt": "", "seed": -1}"#, "seed: found -1, supported an integer from 0"),
             (r#"{"prompt": "", "stop": [1]}"#, "stop: found 1, supported a string"),
+            (r#"{"prompt": "", "draft": 1}"#, "draft: found 1, supported a string"),
+            (r#"{"prompt": "", "draft": "x"}"#, "draft: found kind 'x', supported: none"),
+            (r#"{"prompt": "", "draft": ["none", "lookup"]}"#, "draft: found none beside another drafter"),
             (r#"{"prompt": "", "stop": ""}"#, "stop: found an empty string"),
             (r#"{"prompt": "", "raw": "yes"}"#, "raw: found a string, supported true or false"),
             (r#"{"prompt": "", "logit_bias": 3}"#, "logit_bias: supported"),
             (r#"{"messages": []}"#, "messages: found none"),
             (r#"{"messages": "hi"}"#, "messages: found a string, supported an array"),
-            (r#"{"messages": [{"role": "user"}]}"#, "messages: message 0: content: found null, supported a string"),
-            (r#"{"messages": [{"role": "a", "content": "b", "c": 1}]}"#, "messages: message 0: c: not known"),
+            (r#"{"messages": [{"role": "user"}]}"#, "messages: message 0: content: found null, supported a string or"),
+            (r#"{"messages": ["hi"]}"#, "messages: message 0: found a string, supported an object"),
+            (r#"{"prompt": "", "tools": {}}"#, "tools: found an object, supported an array"),
+            (r#"{"prompt": "", "template_args": []}"#, "template_args: found an array, supported an object"),
+            (r#"{"prompt": "", "template_args": {"messages": 1}}"#, "template_args: messages is not for it to say"),
+            (r#"{"prompt": "", "raw": true, "tools": []}"#, "raw: goes with prompt alone"),
             (r#"{"messages": [{"role": "a", "content": "b"}], "raw": true}"#, "raw: goes with prompt"),
         ] {
             let error = format!("{:#}", read(json).unwrap_err());

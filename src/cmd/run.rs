@@ -5,7 +5,7 @@
 use super::load::{self, Language};
 use super::report::{Report, Unit};
 use super::stats::{Sink, Stats};
-use super::{Interrupted, Usage, draft, input, interrupt::Interrupt, prompt, sampling};
+use super::{Interrupted, Usage, draft, input, interrupt::Interrupt, prompt, sampling, template};
 use crate::cli::RunArgs;
 use crate::engine::{CHUNK, Finish, Limits};
 use crate::text::{Message, TextStream};
@@ -21,6 +21,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let params = sampling::params(&args.sampling)?;
     let choices = draft::choices(&args.draft)?;
+    let template = template::choice(&args.template)?;
     if args.stop.iter().any(String::is_empty) {
         bail!(Usage("--stop: found an empty string, which would end every answer".into()));
     }
@@ -28,7 +29,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let text = input::read(&args.text)?;
 
     let started = Instant::now();
-    let (opened, language) = load::all(&args.model, &report)?;
+    let (opened, mut language) = load::all(&args.model, &report)?;
+    template.install(&mut language);
     let seed = sampling::seed(&args.sampling);
     let tokenizer = &language.tokenizer;
     let mut sampler = sampling::sampler(params, seed, tokenizer)?;
@@ -84,7 +86,7 @@ fn tokens(args: &RunArgs, text: &str, language: &Language, report: &Report) -> R
     if !args.raw {
         let system = args.system.iter().map(|system| Message::new("system", system));
         let messages: Vec<_> = system.chain([Message::new("user", text)]).collect();
-        if let Some(tokens) = prompt::chat(language, &messages)? {
+        if let Some(tokens) = prompt::chat(language, &messages, &prompt::Extra::new())? {
             return Ok(tokens);
         }
         if args.system.is_some() {

@@ -40,6 +40,8 @@ pub struct Stats {
     pub errors: Option<usize>,
     /// Tokens of prompts.
     pub prompt_tokens: usize,
+    /// Those of them that had been evaluated before.
+    pub reused_tokens: usize,
     /// Tokens generated, end tokens not counted.
     pub generated_tokens: usize,
     /// Seconds until the model was ready.
@@ -70,6 +72,8 @@ pub struct Stats {
     tally: Tally,
     #[serde(skip)]
     prefilled: usize,
+    #[serde(skip)]
+    answers: usize,
     #[serde(skip)]
     weight_bytes: u64,
     #[serde(skip)]
@@ -174,6 +178,7 @@ impl Stats {
             requests: None,
             errors: None,
             prompt_tokens: 0,
+            reused_tokens: 0,
             generated_tokens: 0,
             load_s: load.as_secs_f64(),
             prefill_s: 0.0,
@@ -188,15 +193,33 @@ impl Stats {
             drafting,
             tally: Tally::default(),
             prefilled: 0,
+            answers: 0,
             weight_bytes: opened.model.weight_bytes(),
             finish: None,
         }
     }
 
+    /// It drafts with others too.
+    pub fn add_drafting(&mut self, setup: Option<Setup>) {
+        match (&mut self.drafting, setup) {
+            (Some(all), Some(more)) => {
+                all.drafters.extend(more.drafters);
+                all.drafters.dedup();
+            }
+            (all, more) => *all = all.take().or(more),
+        }
+    }
+
+    /// Adds a prompt some tokens of which had been evaluated before; its answer is to follow.
+    pub fn add_reused(&mut self, tokens: usize) {
+        self.reused_tokens += tokens;
+    }
+
     /// Adds one answer.
     pub fn add(&mut self, prompt_tokens: usize, prefill: Duration, outcome: &Outcome) {
         self.prompt_tokens += prompt_tokens;
-        self.prefilled += prompt_tokens.saturating_sub(1);
+        self.answers += 1;
+        self.prefilled = self.prompt_tokens.saturating_sub(self.reused_tokens + self.answers);
         self.prefill_s += prefill.as_secs_f64();
         self.generated_tokens += outcome.tokens;
         self.decode_s += outcome.time.as_secs_f64();
@@ -222,8 +245,12 @@ impl Stats {
 
     fn lines(&self) -> Vec<String> {
         let per_second = |rate: Option<f64>, unit: &str| rate.map_or(String::new(), |r| format!(", {r:.1} {unit}"));
+        let reused = match self.reused_tokens {
+            0 => String::new(),
+            n => format!(" ({n} of them known)"),
+        };
         let prompt = format!(
-            "prompt  {} tokens, {:.3} s{}",
+            "prompt  {} tokens{reused}, {:.3} s{}",
             self.prompt_tokens,
             self.prefill_s,
             per_second(self.prefill_tok_s, "tok/s")

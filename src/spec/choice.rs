@@ -52,7 +52,7 @@ enum Value {
 }
 
 /// A drafter to be made: its kind and the values of all its options.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     index: usize,
     path: Option<PathBuf>,

@@ -8,60 +8,23 @@ use foretoken::{
     text::{ChatTemplate, Message, Tokenizer},
     tree::Token,
 };
-use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use std::collections::BTreeMap;
-
-#[derive(Deserialize)]
-struct Templates {
-    templates: BTreeMap<String, String>,
-    cases: Vec<Case>,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    template: String,
-    messages: Vec<Message>,
-    extra: Map<String, Json>,
-    prompt: bool,
-    text: Option<String>,
-    error: Option<String>,
-}
 
 /// `<s>` is BOS, `</s>` EOS, both and the rest control tokens of a byte vocabulary.
-const SPECIAL: [&str; 9] =
+pub const SPECIAL: [&str; 9] =
     ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<think>", "</think>", "[INST]"];
 
-fn chat_vocabulary() -> Writer {
+pub fn chat_vocabulary() -> Writer {
     byte_level(Some("gpt-2"), &["h e", "l l"], &SPECIAL)
         .key("tokenizer.ggml.bos_token_id", Value::U32(258))
         .key("tokenizer.ggml.eos_token_id", Value::U32(259))
 }
 
-const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}\
+pub const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}\
                       {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 fn none() -> Map<String, Json> {
     Map::new()
-}
-
-#[test]
-fn templates_render_as_in_python() {
-    let all: Templates = json("templates.json");
-    let t = tokenizer(&chat_vocabulary()).unwrap();
-    for case in &all.cases {
-        let template = ChatTemplate::from_source(&all.templates[&case.template]).unwrap().for_tokenizer(&t);
-        let got = template.render(&case.messages, case.prompt, &case.extra);
-        match (&case.text, got) {
-            (Some(want), got) => assert_eq!(&got.unwrap(), want, "{}", case.template),
-            (None, Ok(got)) => panic!("{}: {got:?} instead of an error", case.template),
-            (None, Err(e)) => {
-                let (line, want) = (format!("{e:#}"), case.error.as_ref().unwrap());
-                assert!(line.contains(want) && !line.contains('\n'), "{line}: {want}");
-            }
-        }
-    }
-    assert!(all.cases.len() >= 180);
 }
 
 #[test]
@@ -87,6 +50,7 @@ fn broken_templates_are_one_line_with_a_place() {
 fn malicious_templates_do_no_harm() {
     let deep = |a: &str, middle: &str, b: &str| format!("{{{{{}{middle}{}}}}}", a.repeat(9000), b.repeat(9000));
     let nest = "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [ns.a] %}{% endfor %}";
+    let twice = "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}";
     let grow = "{% set ns = namespace(a='x') %}{% for i in range(60) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}";
     let message = [Message::new("user", "x")];
     for source in [
@@ -101,12 +65,14 @@ fn malicious_templates_do_no_harm() {
         "x".repeat(70_000),
         format!("{nest}{{{{ ns.a | tojson }}}}"),
         format!("{nest}{{{{ ns.a }}}}"),
+        format!("{twice}{{{{ ns.a | tojson }}}}"),
+        format!("{twice}{{{{ ns.a }}}}"),
         grow.into(),
         "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}".into(),
     ] {
         // An error, or little text; a crash, a hang or all memory would end the test.
         if let Ok(text) = ChatTemplate::from_source(&source).and_then(|t| t.render(&message, true, &none())) {
-            assert!(text.len() < 100);
+            assert!(text.len() < 1000);
         }
     }
     // Long messages are no reason to give up.
@@ -133,6 +99,20 @@ fn the_file_s_template_is_found() {
     assert_eq!(with(&[(main, "A{{ bos_token }}{{ eos_token }}"), (tool, "T")]), (some("A<s></s>"), some("T")));
     assert_eq!(with(&[(tool, "T")]), (None, some("T")));
     assert_eq!(with(&[("tokenizer.chat_template.default", "D")]), (some("D"), None));
+}
+
+#[test]
+fn a_template_for_tools_is_used_when_there_are_some() {
+    let (main, tool) = ("tokenizer.chat_template", "tokenizer.chat_template.tool_use");
+    let file = chat_vocabulary().key(main, Value::Str("plain{{ bos_token }}".into()));
+    let file = file.key(tool, Value::Str("tools{{ bos_token }}{{ strftime_now('%Y') }}".into()));
+    let gguf = Gguf::from_bytes(file.bytes()).unwrap();
+    let t = Tokenizer::from_gguf(gguf.meta()).unwrap();
+    let template = ChatTemplate::from_gguf(gguf.meta()).unwrap().unwrap().for_tokenizer(&t).at(0);
+    for (extra, want) in [("{}", "plain<s>"), (r#"{"tools": null}"#, "plain<s>"), (r#"{"tools": [1]}"#, "tools<s>1970")]
+    {
+        assert_eq!(template.render(&[], true, &serde_json::from_str(extra).unwrap()).unwrap(), want);
+    }
 }
 
 /// Text as ids of plain text, special text as control ids, by hand.

@@ -25,8 +25,12 @@ pub fn unpack(name: &str) -> Vec<u8> {
     bytes
 }
 
+pub fn bytes(name: &str) -> Vec<u8> {
+    std::fs::read(path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
 pub fn json<T: DeserializeOwned>(name: &str) -> T {
-    let bytes = if name.ends_with(".gz") { unpack(name) } else { std::fs::read(path(name)).unwrap() };
+    let bytes = if name.ends_with(".gz") { unpack(name) } else { bytes(name) };
     serde_json::from_slice(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 

@@ -10,4 +10,5 @@ mod files;
 mod ids;
 mod metadata;
 mod stream;
+mod templates;
 mod time;
