@@ -175,7 +175,7 @@ pub struct DraftArgs {
     /// their options (repeatable) [default: none]
     #[arg(long, value_name = "KIND[:FILE][,KEY=X...]", value_parser = DraftParser)]
     pub draft: Vec<Draft>,
-    /// Tokens to guess a pass: N (1 to 63) every time, or "auto[:N]": as many as pay by what passes and guesses have cost
+    /// Tokens to guess a pass: N (1 to 63) every time, or "auto" ("auto:N"): as many as pay by what passes and guesses have cost
     /// and brought so far, at most N
     #[arg(long, value_name = "N|auto[:N]", default_value = "auto", value_parser = DraftMaxParser)]
     pub draft_max: Nodes,
