@@ -291,15 +291,26 @@ fn flags(model: &Path, command: &str, line: &str) -> Vec<std::ffi::OsString> {
     start.into_iter().chain(line.split_whitespace().map(Into::into)).collect()
 }
 
-/// `MODEL` stands for the model itself.
-const DRAFTS: [&str; 6] = [
+/// `MODEL` stands for the model itself, `CORPUS` for a file.
+const DRAFTS: [&str; 8] = [
     "--draft none",
     "--draft lookup",
     "--draft lookup,min=1,width=4 --draft-max 63",
     "--draft lookup,max=2 --draft lookup,min=1 --draft-max 5",
     "--draft model:MODEL",
     "--draft model:MODEL,branch=2,pmin=0.1 --draft lookup --draft-max auto:9",
+    "--draft lookup,min=1,width=3,corpus=CORPUS --draft-max 9",
+    "--draft lookup,corpus=CORPUS,corpus=CORPUS --draft lookup,min=2",
 ];
+
+/// `draft` with a corpus that has `texts` in it, among others.
+fn with_corpus(test: &str, texts: &[&str], draft: &str) -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("law3-{test}.txt"));
+    let other = texts.iter().map(|text| text.replace(' ', " the "));
+    let lines: Vec<String> = texts.iter().map(|text| text.to_string()).chain(other).collect();
+    std::fs::write(&path, lines.join("\n") + "\nzürich €uro 你好\n").unwrap();
+    draft.replace("CORPUS", path.to_str().unwrap())
+}
 
 const PROMPTS: [&str; 2] = ["Say this again: one, two, three, one, two, three.", "the the the the"];
 
@@ -327,6 +338,7 @@ fn run_writes_the_same_bytes() {
                 };
                 let plain = say("");
                 for draft in DRAFTS {
+                    let draft = &with_corpus("run", &[&plain, PROMPTS[0], PROMPTS[1]], draft);
                     assert_eq!(say(draft), plain, "{} {prompt:?} {sampling} {draft}", model.display());
                 }
             }
@@ -350,7 +362,10 @@ fn batch_writes_the_same_answers() {
         };
         let plain = answers("");
         assert!(plain.len() == 4 && plain.iter().all(|answer| answer["finish_reason"] != "error"), "{plain:?}");
-        DRAFTS.iter().for_each(|draft| assert_eq!(answers(draft), plain, "{} {draft}", model.display()));
+        for draft in DRAFTS {
+            let draft = &with_corpus("batch", &PROMPTS, draft);
+            assert_eq!(answers(draft), plain, "{} {draft}", model.display());
+        }
     }
 }
 
@@ -383,7 +398,7 @@ fn statistics_tell_what_became_of_drafts() {
 fn wrong_drafts_are_usage_errors_and_help_is_none() {
     for (line, needle) in [
         ("--draft lookop", "--draft: found kind 'lookop', supported: none, lookup"),
-        ("--draft lookup,foo=1", "--draft: lookup: found option 'foo', supported: min, max, width"),
+        ("--draft lookup,foo=1", "--draft: lookup: found option 'foo', supported: min, max, width, corpus"),
         ("--draft lookup,width=0", "--draft: lookup: width: found '0', supported a number from 1 to 16"),
         ("--draft none --draft lookup", "--draft: found none beside another drafter"),
         ("--draft-max auto:64", "--draft-max: found 'auto:64', supported 1 to 63, auto, auto:1 to auto:63"),
@@ -400,7 +415,7 @@ fn wrong_drafts_are_usage_errors_and_help_is_none() {
     }
     for command in ["run", "batch"] {
         let help = cli::answer(&[command, "--draft", "help"]);
-        for part in ["none", "lookup", "model:FILE", "min=N", "max=N", "width=N", "pmin=X", "[default: "] {
+        for part in ["none", "lookup", "model:FILE", "width=N", "corpus=FILE", "pmin=X", "[default: "] {
             assert!(help.contains(part), "{help}");
         }
     }

@@ -1,13 +1,15 @@
 //! From `--draft` and `--draft-max` to a session's drafters.
 
 use super::load::{Language, Opened};
-use super::report::Report;
+use super::report::{Report, Unit};
 use super::{Usage, memory};
 use crate::backend::cpu::Cpu;
 use crate::cli::DraftArgs;
 use crate::engine::{Plan, Session};
-use crate::spec::{Accept, Choice, Nodes, Target};
+use crate::spec::{Accept, Choice, Nodes, Target, Tell};
 use anyhow::{Result, bail, ensure};
+use indicatif::ProgressBar;
+use std::cell::RefCell;
 
 /// What a session drafts with.
 #[derive(Clone, Debug)]
@@ -60,8 +62,26 @@ pub fn install(
         }
         _ => Ok(()),
     };
+    let bar = RefCell::new(None::<(&str, ProgressBar)>);
+    let tell = |what| {
+        let (name, done, total) = match what {
+            Tell::Progress(name, done, total) => (name, done, total),
+            Tell::Note(line) => return report.note(line),
+            Tell::Warning(line) => return report.warn(line),
+        };
+        let mut bar = bar.borrow_mut();
+        if bar.as_ref().is_none_or(|(shown, _)| *shown != name) {
+            bar.take().iter().for_each(|(_, bar)| bar.finish_and_clear());
+            *bar = Some((name, report.bar(name, total, Unit::Bytes)));
+        }
+        bar.iter().for_each(|(_, bar)| bar.set_position(done));
+        if done == total {
+            bar.take().iter().for_each(|(_, bar)| bar.finish_and_clear());
+        }
+    };
     let Opened { model, context, kv, .. } = opened;
-    let target = Target { model, tokenizer: &language.tokenizer, context: *context, kv: *kv, admit: &admit };
+    let tokenizer = &language.tokenizer;
+    let target = Target { model, tokenizer, context: *context, kv: *kv, admit: &admit, tell: &tell };
     let mut choices: Vec<&Choice> = choices.iter().collect();
     choices.sort_by_key(|choice| choice.kind().rank);
     let drafters = choices.iter().map(|choice| choice.open(&target)).collect::<Result<_>>()?;

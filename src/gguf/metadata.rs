@@ -3,7 +3,7 @@
 //! Numbers are decoded when the file is opened. Strings and arrays stay in the file as ranges that were walked and
 //! checked once: a vocabulary of 150,000 tokens costs one entry here.
 
-use super::{read::Reader, shard::Data};
+use super::{map::Data, read::Reader};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use gguf_rs_lib::format::{
     constants::{GGUF_MAX_METADATA_KEY_LENGTH, GGUF_MAX_METADATA_NESTING_DEPTH},

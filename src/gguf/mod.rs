@@ -19,12 +19,14 @@
 //! when it is opened, and text is checked again when it is read so that not even that breaks a `str`.
 
 mod kind;
+mod map;
 mod metadata;
 mod read;
 mod shard;
 mod split;
 mod tensor;
 
+pub use map::FileBytes;
 pub use metadata::{Metadata, Strings};
 pub use tensor::{TensorBytes, TensorView, type_name};
 
@@ -55,7 +57,7 @@ impl Gguf {
 
     /// A model whose whole file is in memory. A shard of a split model is refused: its siblings cannot be found.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Gguf> {
-        let shard = Shard::parse(Arc::new(shard::Data::Owned(bytes)))?;
+        let shard = Shard::parse(Arc::new(map::Data::Owned(bytes)))?;
         let place = split::place(shard.meta())?;
         if place.count > 1 {
             bail!("this is shard {} of {} and the others cannot be found from memory", place.no + 1, place.count);

@@ -2,30 +2,13 @@
 
 use super::{
     kind,
+    map::Data,
     metadata::Metadata,
     read::Reader,
     tensor::{self, Record, TensorView},
 };
 use anyhow::{Context, Result, bail, ensure};
-use memmap2::Mmap;
-use std::{fs::File, ops::Deref, path::Path, sync::Arc};
-
-/// The bytes of a file.
-#[derive(Debug)]
-pub(super) enum Data {
-    Mapped(Mmap),
-    Owned(Vec<u8>),
-}
-
-impl Deref for Data {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Data::Mapped(map) => map,
-            Data::Owned(bytes) => bytes,
-        }
-    }
-}
+use std::{path::Path, sync::Arc};
 
 /// One validated file.
 #[derive(Debug)]
@@ -39,7 +22,11 @@ pub(super) struct Shard {
 impl Shard {
     /// Maps and validates the file at `path`; errors start with the path.
     pub(super) fn open(path: &Path) -> Result<Shard> {
-        map(path).and_then(|data| Self::parse(Arc::new(data))).with_context(|| path.display().to_string())
+        let open = || {
+            ensure!(!path.is_dir(), "is a directory, not a model: name the .gguf file in it");
+            Self::parse(Arc::new(Data::map(path)?))
+        };
+        open().with_context(|| path.display().to_string())
     }
 
     pub(super) fn parse(data: Arc<Data>) -> Result<Shard> {
@@ -88,22 +75,6 @@ impl Shard {
     pub(super) fn view(&self, t: usize) -> TensorView<'_> {
         self.tensors[t].view(&self.data)
     }
-}
-
-fn map(path: &Path) -> Result<Data> {
-    // Asked before opening: opening a pipe would wait for its writer.
-    let about = std::fs::metadata(path).context("cannot open")?;
-    ensure!(!about.is_dir(), "is a directory, not a model: name the .gguf file in it");
-    ensure!(about.is_file(), "is not a regular file and cannot be mapped");
-    let file = File::open(path).context("cannot open")?;
-    if about.len() == 0 {
-        return Ok(Data::Owned(Vec::new()));
-    }
-    // SAFETY: the map is read-only. That nobody changes the file meanwhile cannot be enforced; what is read from the
-    // map is plain bytes, and text is checked each time it is made into a `str`.
-    #[allow(unsafe_code)]
-    let map = unsafe { Mmap::map(&file) }.context("cannot map")?;
-    Ok(Data::Mapped(map))
 }
 
 /// What tensor offsets are multiples of.

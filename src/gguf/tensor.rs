@@ -1,6 +1,6 @@
 //! The tensor table, and a tensor as the rest of the crate sees it.
 
-use super::{read::Reader, shard::Data};
+use super::{map::Data, read::Reader};
 use anyhow::{Context, Result, bail, ensure};
 use gguf_rs_lib::format::{
     constants::{GGUF_MAX_DIMENSIONS, GGUF_MAX_TENSOR_NAME_LENGTH},

@@ -89,6 +89,21 @@ impl Automaton {
         list.map(|e| (e.token, e.to))
     }
 
+    /// Where `token` leads from the string of length `len` of a state: the state and the length of its longest suffix,
+    /// that token appended, that occurs.
+    pub fn follow(&self, mut state: StateId, mut len: usize, token: Token) -> (StateId, usize) {
+        loop {
+            if let Some(&edge) = self.index.get(&(state, token)) {
+                return (self.edges[edge as usize].to, len + 1);
+            }
+            if state == 0 {
+                return (0, 0);
+            }
+            state = self.link(state);
+            len = self.class(state).len as usize;
+        }
+    }
+
     /// Appends a token.
     pub fn push(&mut self, token: Token) {
         let len = self.class(self.last).len + 1;

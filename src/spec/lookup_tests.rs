@@ -5,12 +5,23 @@ use super::*;
 use proptest::prelude::*;
 use std::time::Instant;
 
-/// The same guesses from the text alone, in quadratic time and more.
+/// The same guesses from the texts alone, in quadratic time and more.
 struct Naive<'a> {
     text: &'a [Token],
+    documents: &'a [Vec<Token>],
     min: usize,
     width: usize,
 }
+
+/// Places in documents that a context of so many tokens ends at.
+#[derive(Clone, Default)]
+struct Found {
+    len: usize,
+    places: Vec<(usize, usize)>,
+}
+
+/// Tokens after a context, with how often and where last they follow.
+type Seen = Vec<(Token, usize, usize)>;
 
 impl Naive<'_> {
     /// Places in the text that `context` ends at, as counts of tokens.
@@ -18,11 +29,10 @@ impl Naive<'_> {
         (context.len()..=self.text.len()).filter(|&end| self.text[..end].ends_with(context)).collect()
     }
 
-    /// Tokens after `context`, a suffix of the text with guesses behind it, with their shares and latest places. Of
-    /// suffixes that end at the same places the longest counts.
-    fn look_up(&self, context: &[Token]) -> Vec<(Token, f64, usize)> {
-        let (mut found, mut rest): (Vec<(Token, f64, usize)>, f64) = (vec![], 1.0);
-        let mut longer = vec![];
+    /// What followed suffixes of `context` in the text, longest first. Of those that end at the same places the longest
+    /// counts.
+    fn seen(&self, context: &[Token]) -> Vec<(usize, Seen)> {
+        let (mut all, mut longer) = (vec![], vec![]);
         for len in (self.min..=context.len()).rev() {
             let ends = self.ends(&context[context.len() - len..]);
             if ends.is_empty() || ends == longer {
@@ -37,49 +47,95 @@ impl Naive<'_> {
             if tokens.len() > WIDEST_FAN as usize {
                 break;
             }
+            let at = |token| followers.iter().filter(move |f| f.0 == token).map(|f| f.1);
+            all.push((len, tokens.iter().map(|&t| (t, at(t).count(), at(t).next_back().unwrap())).collect()));
+        }
+        all
+    }
+
+    /// The longest suffix of `context` in the documents.
+    fn find(&self, context: &[Token]) -> Found {
+        for len in (self.min..=context.len().min(corpus::DEPTH)).rev() {
+            let tail = &context[context.len() - len..];
+            let ends = |d: usize| (len..=self.documents[d].len()).map(move |end| (d, end));
+            let places = (0..self.documents.len()).flat_map(ends);
+            let places: Vec<_> = places.filter(|&(d, end)| self.documents[d][..end].ends_with(tail)).collect();
+            if !places.is_empty() {
+                return Found { len, places: places.into_iter().filter(|&p| self.after(p).is_some()).collect() };
+            }
+        }
+        Found::default()
+    }
+
+    fn after(&self, (document, at): (usize, usize)) -> Option<Token> {
+        self.documents[document].get(at).copied()
+    }
+
+    fn follow(&self, found: &Found, token: Token) -> Found {
+        let kept = found.places.iter().filter(|&&p| self.after(p) == Some(token)).map(|&(d, at)| (d, at + 1));
+        Found { len: found.len + 1, places: kept.filter(|&p| self.after(p).is_some()).collect() }
+    }
+
+    fn look_up(&self, context: &[Token], found: &Found) -> Vec<(Token, f64, usize)> {
+        let mut asked: Vec<(usize, bool, Seen)> = self.seen(context).into_iter().map(|(l, s)| (l, true, s)).collect();
+        let mut tokens: Vec<Token> = found.places.iter().filter_map(|&p| self.after(p)).collect();
+        tokens.sort_unstable();
+        let followers: Seen = tokens.chunk_by(|a, b| a == b).map(|same| (same[0], same.len(), 0)).collect();
+        if !followers.is_empty() {
+            asked.push((found.len.saturating_sub(CHANCE).max(1), false, followers));
+        }
+        asked.sort_by_key(|&(len, own, _)| std::cmp::Reverse((len, own)));
+        let (mut all, mut rest): (Vec<(Token, f64, usize)>, f64) = (vec![], 1.0);
+        for (len, _, seen) in asked {
+            if all.len() >= self.width || rest < LEAST_REST {
+                break;
+            }
             let escape = 1.0 / len as f64;
-            let whole = followers.len() as f64 + escape;
-            for token in tokens {
-                let at: Vec<usize> = followers.iter().filter(|f| f.0 == token).map(|f| f.1).collect();
-                if found.iter().all(|f| f.0 != token) {
-                    found.push((token, rest * at.len() as f64 / whole, *at.last().unwrap()));
+            let whole = seen.iter().map(|s| s.1).sum::<usize>() as f64 + escape;
+            for (token, count, recent) in seen {
+                if all.iter().all(|f| f.0 != token) {
+                    all.push((token, rest * count as f64 / whole, recent));
                 }
             }
             rest *= escape / whole;
-            if found.len() >= self.width || rest < LEAST_REST {
-                break;
-            }
         }
-        found.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.2.cmp(&a.2)));
-        found.truncate(self.width);
-        found
+        all.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.2.cmp(&a.2)));
+        all.truncate(self.width);
+        all
     }
 
     /// Guesses with their paths: the best open one is taken until there are enough.
     fn draft(&self, max: usize, budget: usize) -> Vec<(Vec<Token>, f64)> {
         let mut taken: Vec<(Vec<Token>, f64)> = vec![];
-        let mut open: Vec<(Vec<Token>, f64, usize)> = vec![];
-        let mut from = (vec![], 1.0);
+        let mut open: Vec<(Vec<Token>, f64, usize, Found)> = vec![];
+        let mut from = (vec![], 1.0, self.find(self.text));
+        let mut searches = 1;
         while taken.len() < budget {
-            let (path, share) = from.clone();
+            let (path, share, found) = from.clone();
             if path.len() < max {
                 let context = [self.text, &path[..]].concat();
-                for (token, part, recent) in self.look_up(&context) {
-                    open.push(([&path[..], &[token]].concat(), part * share, recent));
+                for (token, part, recent) in self.look_up(&context, &found) {
+                    open.push(([&path[..], &[token]].concat(), part * share, recent, found.clone()));
                 }
             }
             let siblings = |p: &[Token]| taken.iter().filter(|t| t.0[..t.0.len() - 1] == p[..p.len() - 1]).count();
             let leaves = taken.iter().filter(|t| taken.iter().all(|u| u.0[..u.0.len() - 1] != t.0[..])).count();
             open.retain(|(path, ..)| siblings(path) == 0 || leaves < self.width);
             let best = (0..open.len()).max_by(|&a, &b| {
-                let ((p, x, i), (q, y, j)) = (&open[a], &open[b]);
+                let ((p, x, i, _), (q, y, j, _)) = (&open[a], &open[b]);
                 let order = |path: &[Token]| taken.iter().position(|t| t.0[..] == path[..path.len() - 1]);
                 x.total_cmp(y).then(i.cmp(j)).then(order(q).cmp(&order(p))).then(q.last().cmp(&p.last()))
             });
             let Some(best) = best else { break };
-            let (path, share, _) = open.remove(best);
+            let (path, share, _, above) = open.remove(best);
+            let mut found = self.follow(&above, *path.last().unwrap());
+            if found.places.is_empty() {
+                searches += 1;
+                let context = [self.text, &path[..]].concat();
+                found = if searches <= corpus::SEARCHES { self.find(&context) } else { Found::default() };
+            }
             taken.push((path.clone(), share));
-            from = (path, share);
+            from = (path, share, found);
         }
         taken
     }
@@ -113,19 +169,49 @@ fn texts() -> impl Strategy<Value = Vec<Token>> {
     prop_oneof![random, copies, loops]
 }
 
+/// Numbers less than this are tokens of the texts.
+const VOCAB: usize = 64;
+
+fn compare(mut lookup: Lookup, naive: &Naive<'_>, max: usize, budget: usize) -> Result<(), TestCaseError> {
+    lookup.observe(naive.text).unwrap();
+    let got = drafted(&mut lookup, naive.text, budget);
+    let want = naive.draft(max, budget);
+    prop_assert_eq!(got.len(), want.len(), "{:?} {:?}", got, want);
+    for (got, want) in got.iter().zip(&want) {
+        prop_assert_eq!(&got.0, &want.0);
+        prop_assert!((got.1 - want.1).abs() < 1e-5 * want.1, "{:?} {:?}", got, want);
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn lookup_finds_what_a_search_finds(
         text in texts(), min in 1usize..4, max in 1usize..12, width in 1usize..5, budget in 1usize..24,
     ) {
-        let got = drafted(&mut told(&text, min, max, width), &text, budget);
-        let want = Naive { text: &text, min, width }.draft(max, budget);
-        prop_assert_eq!(got.len(), want.len(), "{:?} {:?}", got, want);
-        for (got, want) in got.iter().zip(&want) {
-            prop_assert_eq!(&got.0, &want.0);
-            prop_assert!((got.1 - want.1).abs() < 1e-5 * want.1, "{:?} {:?}", got, want);
+        compare(Lookup::new(min, max, width), &Naive { text: &text, documents: &[], min, width }, max, budget)?;
+    }
+
+    #[test]
+    fn a_corpus_is_searched_too(
+        (text, documents) in (texts(), prop::collection::vec(texts(), 1..4)),
+        pieces in prop::collection::vec((any::<u16>(), 1usize..25), 0..4),
+        min in 1usize..4, max in 1usize..24, width in 1usize..5, budget in 1usize..24,
+    ) {
+        // Documents have pieces of the text in them, and its end, with something after them.
+        let mut documents = documents;
+        let count = documents.len();
+        for (i, (at, len)) in pieces.into_iter().enumerate() {
+            let at = if i == 0 { text.len().saturating_sub(len) } else { at as usize % text.len() };
+            let document = &mut documents[i % count];
+            let begin = document.len() / 2;
+            let piece = text[at..(at + len).min(text.len())].iter().copied();
+            document.splice(begin..begin, piece);
         }
+        let corpus = Corpus::of(&documents.iter().map(Vec::as_slice).collect::<Vec<_>>(), VOCAB);
+        let lookup = Lookup::new(min, max, width).with_corpus(corpus);
+        compare(lookup, &Naive { text: &text, documents: &documents, min, width }, max, budget)?;
     }
 }
 
@@ -144,6 +230,32 @@ fn drafts_are_what_people_expect() {
     for &(text, min, width, want) in table {
         let got: Vec<Vec<Token>> = drafted(&mut told(text, min, 9, width), text, 4).into_iter().map(|g| g.0).collect();
         assert_eq!(got, want, "{text:?} {min} {width}");
+    }
+}
+
+#[test]
+fn the_corpus_fills_what_the_text_leaves() {
+    type Row<'a> = (&'a [Token], &'a [&'a [Token]], usize, &'a [&'a [Token]]); // text, documents, width, paths
+    let table: &[Row<'_>] = &[
+        (&[1, 2, 3], &[&[9, 1, 2, 3, 4, 5, 6, 7]], 1, &[&[4], &[4, 5], &[4, 5, 6], &[4, 5, 6, 7]]),
+        (&[1, 2, 3], &[&[1, 2, 3], &[4, 5, 6]], 1, &[]), // no match crosses a border
+        (&[1, 2, 3], &[&[1, 2], &[3, 4, 5, 6]], 1, &[]),
+        (&[1, 2, 3, 7, 1, 2, 3], &[&[1, 2, 3, 4], &[1, 2, 3, 4]], 1, &[&[7], &[7, 1], &[7, 1, 2], &[7, 1, 2, 3]]), // the text first
+        (&[1, 2, 3, 7, 1, 2, 3], &[&[1, 2, 3, 4], &[1, 2, 3, 4]], 2, &[&[7], &[7, 1], &[7, 1, 2], &[7, 1, 2, 3]]),
+        (&[8, 1, 2, 3, 7, 6, 5, 4, 3, 2, 1, 2, 3], &[&[6, 5, 4, 3, 2, 1, 2, 3, 9]], 1, &[&[9]]), // much longer
+        (
+            &[8, 9, 3, 4, 6, 0, 1, 2, 3],
+            &[&[6, 0, 1, 2, 3, 8, 9, 3, 5], &[6, 0, 1, 2, 3, 8, 9, 3, 5]],
+            1,
+            &[&[8], &[8, 9], &[8, 9, 3], &[8, 9, 3, 5]],
+        ),
+        (&[1, 2, 3], &[&[1, 2, 3, 5, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 5, 7]], 2, &[&[5], &[4], &[5, 0], &[4, 0]]), // merged
+    ];
+    for &(text, documents, width, want) in table {
+        let mut lookup = Lookup::new(3, 9, width).with_corpus(Corpus::of(documents, VOCAB));
+        lookup.observe(text).unwrap();
+        let got: Vec<Vec<Token>> = drafted(&mut lookup, text, 4).into_iter().map(|g| g.0).collect();
+        assert_eq!(got, want, "{text:?} {documents:?} {width}");
     }
 }
 

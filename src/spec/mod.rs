@@ -9,6 +9,7 @@
 mod automaton;
 pub mod budget;
 pub mod choice;
+pub mod corpus;
 pub mod lookup;
 pub mod rejection;
 pub mod round;
@@ -61,4 +62,16 @@ pub struct Target<'a, B: Backend> {
     pub kv: KvType,
     /// Asked before a drafter takes so many bytes of memory.
     pub admit: &'a dyn Fn(u64) -> Result<()>,
+    /// Told how the making of a drafter goes.
+    pub tell: &'a dyn Fn(Tell),
+}
+
+/// What there is to say while a drafter is made.
+pub enum Tell {
+    /// What is being done, so many bytes of it, of so many.
+    Progress(&'static str, u64, u64),
+    /// One line for everyone.
+    Note(String),
+    /// Something is odd.
+    Warning(String),
 }

@@ -2,6 +2,7 @@
 
 use foretoken::backend::{KvType, cpu::Cpu};
 use foretoken::model::Model;
+use foretoken::spec::corpus::Corpus;
 use foretoken::spec::lookup::Lookup;
 use foretoken::spec::standalone::{Shape, Standalone};
 use foretoken::spec::{Drafter, Round};
@@ -39,6 +40,7 @@ pub const DRAFTERS: &[(&str, Make)] = &[
     ("other", |world| standalone(world, &world.other, world.context, Shape { branch: 3, depth: 9, least: 0.01 })),
     // Its context is soon full.
     ("short", |world| standalone(world, &world.model, 20, Shape { branch: 2, depth: 5, least: 0.0 })),
+    ("corpus", |world| Box::new(Lookup::new(1, 63, 3).with_corpus(copies(&world.script, world.vocab)))),
 ];
 
 /// Which of [`DRAFTERS`] fill one tree together.
@@ -53,12 +55,26 @@ pub const MIXTURES: &[&[&str]] = &[
     &["self"],
     &["other"],
     &["lookup", "short", "other"],
+    &["corpus"],
+    &["corpus", "bushy", "lookup"],
 ];
 
 /// The drafters of a mixture.
 pub fn mixture(names: &[&str], world: &World) -> Vec<Box<dyn Drafter>> {
     let make = |name: &&str| DRAFTERS.iter().find(|(known, _)| known == name).unwrap().1;
     names.iter().map(|name| make(name)(world)).collect()
+}
+
+/// The script, and copies of it in which now and then a token is another.
+fn copies(script: &Script, vocab: usize) -> Corpus {
+    let copy = |n: usize| -> Vec<Token> {
+        let other = |i, token| if i % (3 * n + 4) == n { (token as usize + n + 1) % vocab } else { token as usize };
+        script.iter().enumerate().map(|(i, &token)| other(i, token) as Token).collect()
+    };
+    let copies: Vec<Vec<Token>> = (0..4).map(copy).collect();
+    let mut documents: Vec<&[Token]> = copies.iter().map(Vec::as_slice).collect();
+    documents.push(&script[..script.len() - script.len() / 4]);
+    Corpus::of(&documents, vocab)
 }
 
 /// What a drafter of a script does in a round: the tokens that will follow, the round's number, the vocabulary.
