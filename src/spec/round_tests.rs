@@ -45,7 +45,7 @@ fn under_exact_the_first_guess_is_the_pick() {
                 nodes
             });
             let mut sampler = Sampler::new(params.clone(), seed, VOCAB, |_| vec![]).unwrap();
-            let history = History { committed: &[1, 2, 3], path: &[9] };
+            let history = History { committed: &[1, 2, 3], path: &[9], start: 0 };
             let pick = sampler.pick(&row, history, 6).unwrap();
             let guesses: Vec<&crate::tree::Node> = nodes.iter().map(|&node| &draft.tree().nodes()[node]).collect();
             assert_eq!(guesses[0].token, pick, "{params:?} {seed}");
