@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<Rules> {
         source: Source::new(text),
         ids: HashMap::new(),
         classes: HashMap::new(),
-        rules: Rules::default(),
+        rules: Rules::of(text),
         symbols: 0,
     };
     parser.source.skip(true);
@@ -71,7 +71,7 @@ impl<'a> Parser<'a> {
             ));
         }
         let id = self.id(name, at);
-        self.rules.all[id as usize].place = self.source.place(at);
+        self.rules.all[id as usize].at = at;
         self.source.skip(false);
         if !self.source.take("::=") {
             return Err(self.error(
@@ -297,8 +297,8 @@ impl<'a> Parser<'a> {
             }
             TokenName::Text(self.source.since(start).into())
         };
-        let (place, rule) = (self.source.place(at), self.rules.all[owner as usize].name);
-        self.rules.tokens.push(TokenRef { name, negated, place, rule });
+        let rule = self.rules.all[owner as usize].name;
+        self.rules.tokens.push(TokenRef { name, negated, at, rule });
         Ok(Symbol::Token(self.rules.tokens.len() as u32 - 1))
     }
 
@@ -409,18 +409,18 @@ impl<'a> Parser<'a> {
     /// A rule without a name of its own, made for `owner`.
     fn made(&mut self, owner: RuleId, alternatives: Vec<Vec<Symbol>>, at: usize) -> Result<RuleId> {
         self.count(owner, 1, at)?;
-        let Rule { name, place, .. } = self.rules.all[owner as usize];
-        self.rules.all.push(Rule { name, place, alternatives, is_defined: true });
+        let Rule { name, at, .. } = self.rules.all[owner as usize];
+        self.rules.all.push(Rule { name, at, alternatives, is_defined: true });
         Ok(self.rules.all.len() as RuleId - 1)
     }
 
     /// The rule of this name, which perhaps is defined later.
     fn id(&mut self, name: &'a str, at: usize) -> RuleId {
-        let (rules, source) = (&mut self.rules, &self.source);
+        let rules = &mut self.rules;
         *self.ids.entry(name).or_insert_with(|| {
             rules.names.push(name.into());
             let name = rules.names.len() as u32 - 1;
-            rules.all.push(Rule { name, place: source.place(at), alternatives: vec![], is_defined: false });
+            rules.all.push(Rule { name, at, alternatives: vec![], is_defined: false });
             rules.all.len() as RuleId - 1
         })
     }

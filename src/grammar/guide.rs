@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// for ever, and as wide as a pretty-printer's.
 const WHITE_SPACE: &str = r"( |\n[ \t]{0,20})?";
 
+/// Characters of each end of a long message.
+const SHOWN: usize = 150;
+
 pub(super) struct Guide {
     lexicon: Arc<Lexicon>,
     matcher: Matcher,
@@ -111,11 +114,18 @@ fn start(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher> {
     }
 }
 
-/// The message without the dump of the state that may follow it.
+/// The message on one line of bearable length, without the dump of the state that may follow it. What was wrong is at
+/// its end, behind a quotation of the input that may be long.
 fn brief(error: anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}");
     let end = text.find("\n<state>").or(text.find("\n<backtrace>")).unwrap_or(text.len());
-    anyhow!("{}", text[..end].trim())
+    let words: Vec<&str> = text[..end].split_whitespace().collect();
+    let chars: Vec<char> = words.join(" ").chars().collect();
+    if chars.len() <= 2 * SHOWN {
+        return anyhow!(chars.into_iter().collect::<String>());
+    }
+    let ends = [&chars[..SHOWN], &chars[chars.len() - SHOWN..]];
+    anyhow!(ends.map(|part| part.iter().collect::<String>()).join(" ... "))
 }
 
 fn factory(lexicon: &Lexicon) -> Result<Arc<ParserFactory>> {

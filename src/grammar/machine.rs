@@ -151,10 +151,7 @@ fn classify(sets: &[ByteSet]) -> ([u8; 256], Vec<u8>) {
 /// Looks up what the grammar's tokens are in a vocabulary.
 fn tokens(rules: &Rules, tokenizer: &Tokenizer, lexicon: &Lexicon) -> Result<Vec<(Token, bool)>> {
     let resolve = |reference: &super::rules::TokenRef| {
-        let error = |what: String| {
-            let rule = &rules.names[reference.rule as usize];
-            Err(reference.place.error(format_args!("rule '{rule}': {what}")))
-        };
+        let error = |what: String| Err(rules.error_at(reference.rule, reference.at, what));
         let token = match &reference.name {
             TokenName::Id(id) if (*id as usize) < lexicon.len() => *id,
             TokenName::Id(id) => return error(format!("found token {id}, the vocabulary has {}", lexicon.len())),

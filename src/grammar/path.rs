@@ -34,7 +34,7 @@ impl Path {
             return Ok(mask.clone());
         }
         let mask = Arc::new(self.compute(state));
-        ensure!(!self.recogniser.is_exhausted(), "grammar: it is too ambiguous to go on");
+        ensure!(!self.recogniser.is_exhausted(), "grammar: it is too deep or too ambiguous to go on");
         if self.masks.len() == MASKS {
             self.masks.clear();
         }
@@ -49,7 +49,7 @@ impl Path {
             return Ok(self.recogniser.is_complete(state));
         }
         let next = self.after(state, token);
-        ensure!(!self.recogniser.is_exhausted(), "grammar: it is too ambiguous to go on");
+        ensure!(!self.recogniser.is_exhausted(), "grammar: it is too deep or too ambiguous to go on");
         Ok(next != DEAD)
     }
 
@@ -67,7 +67,7 @@ impl Path {
         self.states.truncate(shared + 1);
         for &token in all().skip(shared) {
             let state = self.after(self.states[self.tokens.len()], token);
-            ensure!(!self.recogniser.is_exhausted(), "grammar: it is too ambiguous to go on");
+            ensure!(!self.recogniser.is_exhausted(), "grammar: it is too deep or too ambiguous to go on");
             ensure!(
                 state != DEAD,
                 "grammar: token {token} ({:?}) is not legal after {:?}",

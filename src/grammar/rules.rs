@@ -2,7 +2,7 @@
 //! which, and that none begins with itself.
 
 use super::class::ByteSet;
-use super::source::Place;
+use super::source;
 use crate::tree::Token;
 use anyhow::{Error, Result};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ pub(super) struct Rule {
     /// Its name, or that of the rule it was made for.
     pub(super) name: u32,
     /// Where the rule of this name is defined, or used while it is not defined.
-    pub(super) place: Place,
+    pub(super) at: usize,
     pub(super) alternatives: Vec<Vec<Symbol>>,
     pub(super) is_defined: bool,
 }
@@ -36,7 +36,7 @@ pub(super) struct TokenRef {
     pub(super) name: TokenName,
     /// Any token but this.
     pub(super) negated: bool,
-    pub(super) place: Place,
+    pub(super) at: usize,
     /// Name of the rule that it is in.
     pub(super) rule: u32,
 }
@@ -50,6 +50,8 @@ pub(super) enum TokenName {
 /// All rules of a grammar.
 #[derive(Default)]
 pub(super) struct Rules {
+    /// What was read.
+    text: String,
     pub(super) all: Vec<Rule>,
     pub(super) names: Vec<String>,
     pub(super) tokens: Vec<TokenRef>,
@@ -59,6 +61,11 @@ pub(super) struct Rules {
 }
 
 impl Rules {
+    /// No rules yet, but the text they will be read from.
+    pub(super) fn of(text: &str) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
     /// The id of a set of bytes.
     pub(super) fn bytes(&mut self, set: ByteSet) -> u32 {
         *self.set_ids.entry(set).or_insert_with(|| {
@@ -72,7 +79,12 @@ impl Rules {
     }
 
     pub(super) fn error(&self, rule: &Rule, what: impl Display) -> Error {
-        rule.place.error(format_args!("rule '{}': {what}", self.names[rule.name as usize]))
+        self.error_at(rule.name, rule.at, what)
+    }
+
+    /// An error at byte `at` of the text, in a rule by the number of its name.
+    pub(super) fn error_at(&self, name: u32, at: usize, what: impl Display) -> Error {
+        source::error(&self.text, at, format_args!("rule '{}': {what}", self.names[name as usize]))
     }
 
     /// Which rules match the empty text.

@@ -71,28 +71,16 @@ impl<'a> Source<'a> {
         &self.text[start..self.at]
     }
 
-    /// Where byte `at` is.
-    pub(super) fn place(&self, at: usize) -> Place {
-        let before = &self.text[..at];
-        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
-        Place { line: before.matches('\n').count() + 1, column: before[line_start..].chars().count() + 1 }
-    }
-
     /// An error at byte `at`.
     pub(super) fn error(&self, at: usize, what: impl Display) -> Error {
-        self.place(at).error(what)
+        error(self.text, at, what)
     }
 }
 
-/// A line and a column in characters, both from 1.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    line: usize,
-    column: usize,
-}
-
-impl Place {
-    pub(super) fn error(self, what: impl Display) -> Error {
-        anyhow!("{}:{}: {what}", self.line, self.column)
-    }
+/// An error at byte `at` of `text`: its line and its column in characters, both from 1.
+pub(super) fn error(text: &str, at: usize, what: impl Display) -> Error {
+    let before = &text[..at];
+    let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+    let line = before.matches('\n').count() + 1;
+    anyhow!("{line}:{}: {what}", before[line_start..].chars().count() + 1)
 }

@@ -1,0 +1,130 @@
+//! Law 3 under a grammar: ids and reason are those of plain decoding, whatever is drafted (P12).
+
+use crate::common::drafters::{MIXTURES, Script, mixture};
+use crate::common::{cli, models};
+use crate::words::{Words, samples};
+use foretoken::backend::{KvType, cpu::Cpu};
+use foretoken::engine::{Finish, Limits, Session};
+use foretoken::gguf::Gguf;
+use foretoken::grammar::Spec;
+use foretoken::isa::Isa;
+use foretoken::model::Model;
+use foretoken::sample::{SampleParams, Sampler};
+use foretoken::spec::Drafter;
+use foretoken::text::Tokenizer;
+use foretoken::tree::Token;
+use std::ops::ControlFlow::Continue;
+use std::sync::Arc;
+
+/// A model to generate with.
+pub struct Speaker {
+    pub words: Words,
+    model: Arc<Model<Cpu>>,
+}
+
+impl Speaker {
+    pub fn load(gguf: &Gguf, threads: usize) -> Self {
+        let cpu = Arc::new(Cpu::new(Isa::best(), threads).unwrap());
+        let model = Arc::new(Model::load(cpu, gguf, &mut |_, _| ()).unwrap());
+        Self { words: Words::new(Tokenizer::from_gguf(gguf.meta()).unwrap()), model }
+    }
+
+    pub fn session(&self, context: usize) -> Session<Cpu> {
+        Session::new(self.model.clone(), context, KvType::F16).unwrap()
+    }
+
+    pub fn sampler(&self, params: &SampleParams, seed: u64, spec: &Spec) -> Sampler {
+        let tokenizer = &self.words.tokenizer;
+        let piece = |token| tokenizer.piece(token).to_vec();
+        let mut sampler = Sampler::new(params.clone(), seed, tokenizer.vocab_size(), piece).unwrap();
+        sampler.constrain(Some(self.words.constraint(spec).unwrap()));
+        sampler
+    }
+
+    /// Generates after `prompt` in a session that is cleared first.
+    pub fn say(
+        &self,
+        session: &mut Session<Cpu>,
+        sampler: &mut Sampler,
+        prompt: &[Token],
+        most: usize,
+    ) -> (Vec<Token>, Finish, usize) {
+        session.clear();
+        assert!(session.prefill(prompt, |_| Continue(())).unwrap().is_continue());
+        let mut ids = vec![];
+        let limits = Limits { max_tokens: Some(most), ends: self.words.tokenizer.end_tokens() };
+        let outcome = session.generate(
+            sampler,
+            limits,
+            || false,
+            |token| {
+                ids.push(token);
+                Ok(Continue(()))
+            },
+        );
+        let outcome = outcome.unwrap();
+        (ids, outcome.finish, outcome.tally.accepted)
+    }
+}
+
+fn check(speaker: &Speaker, specs: &[(String, Spec)], prompt: &[Token], most: usize) {
+    let vocab = speaker.words.tokenizer.vocab_size();
+    let (mut accepted, mut ended) = (0, 0);
+    for (i, (name, spec)) in specs.iter().enumerate() {
+        for temp in [0.0, 0.8] {
+            let params = SampleParams { temp, repeat_penalty: 1.1, ..Default::default() };
+            let answer = |drafters: Vec<Box<dyn Drafter>>, nodes| {
+                let mut session = speaker.session(prompt.len() + most + 8);
+                session.set_drafters(drafters, nodes);
+                let mut sampler = speaker.sampler(&params, 3 + i as u64, spec);
+                speaker.say(&mut session, &mut sampler, prompt, most)
+            };
+            let (plain, finish, _) = answer(vec![], 0);
+            // Every token was legal, and the end came where it was.
+            let mut constraint = speaker.words.constraint(spec).unwrap();
+            for (at, &token) in plain.iter().enumerate() {
+                assert!(constraint.allows(&plain[..at], &[], token).unwrap(), "{name}: {plain:?}");
+            }
+            let is_complete = constraint.allows(&plain, &[], speaker.words.end()).unwrap();
+            assert!(is_complete || finish == Finish::Length, "{name}: {finish:?} {plain:?}");
+            ended += usize::from(finish == Finish::End);
+            let script: Script = Arc::new([prompt, &plain].concat());
+            for names in MIXTURES {
+                for nodes in [1, 7, 24] {
+                    let (got, end, count) = answer(mixture(names, &script, vocab), nodes);
+                    assert_eq!((&got, end), (&plain, finish), "{name} at {temp}, {names:?}, {nodes} nodes");
+                    accepted += count;
+                }
+            }
+        }
+    }
+    println!("{accepted} accepted, {ended} ended of themselves");
+    assert!(accepted > 100 && ended > 0, "{accepted} accepted, {ended} ended");
+}
+
+fn specs() -> Vec<(String, Spec)> {
+    let named = samples().into_iter().map(|(name, text)| (name, Spec::Gbnf(text)));
+    let more = [
+        ("short", Spec::Gbnf("root ::= \"the \" [a-e]{1,6} <[317]>? \"!\"".replace(" <[317]>?", ""))),
+        ("schema", Spec::JsonSchema(r#"{"type": "array", "items": {"type": "integer"}, "maxItems": 3}"#.into())),
+        ("regex", Spec::Regex("(the|then){1,5} ?[0-9]{0,3}".into())),
+    ];
+    named.chain(more.map(|(name, spec)| (name.into(), spec))).collect()
+}
+
+#[test]
+fn text_under_a_grammar_does_not_depend_on_drafters() {
+    let gguf = Gguf::from_bytes(cli::chatty().bytes()).unwrap();
+    let speaker = Speaker::load(&gguf, 1);
+    let prompt = speaker.words.tokenizer.encode("the theory of the other", false).unwrap();
+    check(&speaker, &specs(), &prompt, 24);
+}
+
+#[test]
+fn nor_does_that_of_a_real_model() {
+    let Some(gguf) = models::open("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let speaker = Speaker::load(&gguf, 2);
+    let prompt = speaker.words.tokenizer.encode("A list: [1, 2, 3]. A list: ", false).unwrap();
+    let few: Vec<_> = specs().into_iter().filter(|(name, _)| name == "json" || name == "schema").collect();
+    check(&speaker, &few, &prompt, 16);
+}
