@@ -294,6 +294,7 @@ fn nothing_hangs_or_overflows() {
         ("counts in counts", "root ::= (((\"a\"{9000}){9000}){9000}){9000}".into(), "aaa", Verdict::Prefix),
         ("empty counts in counts", "root ::= (((\"a\"?){300}){300}){300} \"b\"".into(), "aaab", Verdict::Complete),
         ("optional counts in counts", "root ::= ((\"a\"{0,500}){0,500}){0,500} \"b\"".into(), "aab", Verdict::Complete),
+        ("optionals", format!("root ::= (\"a\"?){{{n}}} \"b\""), "b", Verdict::Complete),
         ("comments", format!("root ::= \"a\" {}", "# x\n".repeat(n)), "a", Verdict::Complete),
         (
             "classes",
@@ -370,6 +371,57 @@ fn memory_is_bounded() {
         assert_eq!(error, "grammar: it is too deep or too ambiguous to go on");
         most.pop();
     }
+}
+
+/// Samples with pieces cut out, doubled and swapped: a grammar or an error, never a panic or a long wait.
+#[test]
+fn broken_grammars_break_nothing() {
+    let words = Words::real("llama-spm");
+    let mut rng = Rng(6);
+    let (mut fine, mut wrong) = (0, 0);
+    for (name, text) in samples() {
+        let chars: Vec<char> = text.chars().collect();
+        for _ in 0..60 {
+            let mut broken = chars.clone();
+            for _ in 0..=rng.below(3) {
+                let start = rng.below(broken.len());
+                let piece: Vec<char> = broken[start..(start + rng.below(30)).min(broken.len())].to_vec();
+                match rng.below(4) {
+                    0 => drop(broken.drain(start..start + piece.len())),
+                    1 => broken.insert(
+                        start,
+                        ['(', ')', '"', '[', ']', '*', '{', '}', '|', '\n', '\\', '<', '!', 'é'][rng.below(14)],
+                    ),
+                    2 => drop(broken.splice(start..start, piece)),
+                    _ => {
+                        let at = rng.below(broken.len());
+                        broken.splice(at..at, piece);
+                    }
+                }
+            }
+            let broken: String = broken.into_iter().collect();
+            let started = Instant::now();
+            match words.constraint(&Spec::Gbnf(broken.clone())) {
+                Ok(mut constraint) => {
+                    constraint.mask(&[], &[]).unwrap();
+                    fine += 1;
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    let place: Vec<_> = error.splitn(3, ':').map(str::trim).collect();
+                    let (line, column): (usize, usize) = (place[0].parse().unwrap(), place[1].parse().unwrap());
+                    let lines: Vec<_> = broken.split('\n').collect();
+                    assert!(
+                        line <= lines.len() && column <= lines[line - 1].chars().count() + 1,
+                        "{name}: {error}\n{broken}"
+                    );
+                    wrong += 1;
+                }
+            }
+            assert!(started.elapsed() < Duration::from_secs(5), "{name}: {:?}\n{broken}", started.elapsed());
+        }
+    }
+    assert!(fine > 50 && wrong > 200, "{fine} grammars, {wrong} errors");
 }
 
 #[test]

@@ -104,12 +104,12 @@ fn sampled_texts_are_valid() {
         let (mut ended, mut tokens) = (0, 0);
         for seed in 0..n {
             let mut sampler = speaker.sampler(&params, seed, spec);
-            let (ids, finish, _) = speaker.say(&mut session, &mut sampler, &prompt, *most);
+            let (ids, outcome) = speaker.say(&mut session, &mut sampler, &prompt, *most);
             tokens += ids.len();
             let bytes = speaker.words.text(&ids);
             let shown = String::from_utf8_lossy(&bytes);
             let verdict = naive.judge(&bytes);
-            match finish {
+            match outcome.finish {
                 Finish::End => {
                     assert_eq!(verdict, Verdict::Complete, "{name} {seed}: {shown:?}");
                     assert!(holds(name, std::str::from_utf8(&bytes).unwrap()), "{name} {seed}: {shown:?}");
@@ -118,7 +118,7 @@ fn sampled_texts_are_valid() {
                 _ => assert_ne!(verdict, Verdict::Illegal, "{name} {seed}: {shown:?}"),
             }
             if seed < 2 {
-                println!("{name} {seed}: {finish:?} {shown:?}");
+                println!("{name} {seed}: {:?} {shown:?}", outcome.finish);
             }
         }
         println!("{name}: {ended} of {n} ended, {} tokens each, {:?}", tokens / n as usize, started.elapsed());
