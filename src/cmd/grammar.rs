@@ -27,12 +27,14 @@ impl Asked {
     }
 }
 
+/// A flag, the text it gives or the file that holds it, and what that is.
+type Flag = (&'static str, Option<Result<String, PathBuf>>, fn(String) -> Spec);
+
 /// What the flags ask for: nothing or one thing.
 pub fn asked(args: &GrammarArgs) -> Result<Option<Asked>> {
-    let text = |text: &'_ Option<String>| text.clone().map(Ok);
-    let file = |path: &'_ Option<PathBuf>| path.clone().map(Err);
-    type Make = fn(String) -> Spec;
-    let given: [(&str, Option<Result<String, PathBuf>>, Make); 6] = [
+    let text = |text: &Option<String>| text.clone().map(Ok);
+    let file = |path: &Option<PathBuf>| path.clone().map(Err);
+    let given: [Flag; 6] = [
         ("--grammar", text(&args.grammar), Spec::Gbnf),
         ("--grammar-file", file(&args.grammar_file), Spec::Gbnf),
         ("--json-schema", text(&args.json_schema), Spec::JsonSchema),
