@@ -7,6 +7,7 @@ use super::machine::Machine;
 use super::mask::Mask;
 use super::path::Path;
 use super::recogniser::Recogniser;
+use super::rules::Rules;
 use crate::text::Tokenizer;
 use crate::tree::Token;
 use anyhow::{Result, anyhow, ensure};
@@ -29,26 +30,29 @@ pub enum Spec {
 impl Spec {
     /// Whether it makes sense, as far as that can be told without a vocabulary.
     pub fn check(&self) -> Result<()> {
-        match self {
-            Self::Gbnf(text) => {
-                let rules = gbnf::parse(text)?;
-                rules.components(&rules.nullable()).map(|_| ())
-            }
-            _ => guide::check(self.guided()?),
+        match self.form()? {
+            Form::Own(rules) => rules.components(&rules.nullable()).map(|_| ()),
+            Form::Guided(grammar) => guide::check(grammar),
         }
     }
 
-    /// For llguidance.
-    fn guided(&self) -> Result<TopLevelGrammar> {
-        Ok(match self {
+    /// What reading it gives.
+    fn form(&self) -> Result<Form> {
+        Ok(Form::Guided(match self {
+            Self::Gbnf(text) => return gbnf::parse(text).map(Form::Own),
             Self::JsonSchema(text) => {
-                let schema = serde_json::from_str(text).map_err(|e| anyhow!("not JSON: {e}"))?;
-                guide::json_schema(schema)
+                guide::json_schema(serde_json::from_str(text).map_err(|e| anyhow!("not JSON: {e}"))?)
             }
             Self::Regex(text) => TopLevelGrammar::from_regex(text),
-            Self::Gbnf(text) | Self::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
-        })
+            Self::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        }))
     }
+}
+
+/// Rules for our engine or a grammar for the other.
+enum Form {
+    Own(Rules),
+    Guided(TopLevelGrammar),
 }
 
 /// What a text must match, over the tokens of a vocabulary.
@@ -67,12 +71,12 @@ enum Engine {
 impl Constraint {
     /// A constraint of the texts of `tokenizer`, whose vocabulary is `lexicon`.
     pub fn new(spec: &Spec, tokenizer: &Tokenizer, lexicon: &Arc<Lexicon>) -> Result<Self> {
-        let engine = match spec {
-            Spec::Gbnf(text) => {
-                let machine = Machine::new(&gbnf::parse(text)?, tokenizer, lexicon)?;
+        let engine = match spec.form()? {
+            Form::Own(rules) => {
+                let machine = Machine::new(&rules, tokenizer, lexicon)?;
                 Engine::Path(Box::new(Path::new(Recogniser::new(machine), lexicon.clone())))
             }
-            _ => Engine::Guide(Box::new(Guide::new(spec.guided()?, lexicon.clone())?)),
+            Form::Guided(grammar) => Engine::Guide(Box::new(Guide::new(grammar, lexicon.clone())?)),
         };
         Ok(Self { lexicon: lexicon.clone(), engine })
     }

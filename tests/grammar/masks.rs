@@ -6,6 +6,7 @@ use crate::common::models;
 use crate::words::{Words, samples};
 use foretoken::gguf::Gguf;
 use foretoken::grammar::{Constraint, Mask, Spec};
+use foretoken::sample::{History, SampleParams, Sampler};
 use foretoken::text::Tokenizer;
 use foretoken::tree::Token;
 use std::sync::Arc;
@@ -168,6 +169,37 @@ fn masks_are_quick() {
         let [half, most, all] = median(&mut times);
         println!("{name}: {} masks: median {half:?}, p95 {most:?}, max {all:?}", tokens.len() + 1);
         assert!(half < Duration::from_millis(1), "{name}: median {half:?}");
+    }
+}
+
+/// What a constraint adds to a pick from 152 thousand logits: printed, for comparing with the time of a token.
+#[test]
+fn picks_cost_little_more() {
+    let Some(gguf) = models::open("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf") else { return };
+    let words = Words::new(Tokenizer::from_gguf(gguf_meta(&gguf)).unwrap());
+    let n = words.tokenizer.vocab_size();
+    let mut rng = Rng(8);
+    let row: Vec<f32> = (0..n).map(|_| 2.0 * rng.normal()).collect();
+    let json = samples().into_iter().find(|(name, _)| name == "json").unwrap().1;
+    let text = r#"{"people": [{"name": "Ann", "age": 31, "tags": ["one", "two"]}, {"name": "Bob", "age": 32}]}"#;
+    let tokens = words.tokenizer.encode(text, false).unwrap();
+    for temp in [0.0, 0.8] {
+        let medians = [false, true].map(|constrained| {
+            let params = SampleParams { temp, ..Default::default() };
+            let mut sampler = Sampler::new(params, 1, n, |_| vec![]).unwrap();
+            sampler.constrain(constrained.then(|| words.gbnf(&json)));
+            let mut times = vec![];
+            for at in (0..4).flat_map(|_| 0..tokens.len()) {
+                let history = History { committed: &tokens[..at], path: &[], start: 0 };
+                let started = Instant::now();
+                sampler.pick(&row, history, at as u64).unwrap();
+                times.push(started.elapsed());
+            }
+            median(&mut times)
+        });
+        println!("pick at {temp}: median, p95, max {:?}; with json.gbnf {:?}", medians[0], medians[1]);
+        let bound = Duration::from_millis(2);
+        assert!(medians[1][0] < medians[0][0] + bound, "{medians:?}");
     }
 }
 
