@@ -1,7 +1,7 @@
 //! Law 3 under a grammar: ids and reason are those of plain decoding, whatever is drafted (P12).
 
-use crate::common::drafters::{MIXTURES, Script, mixture};
-use crate::common::gguf_writer::Rng;
+use crate::common::drafters::{MIXTURES, World, mixture};
+use crate::common::gguf_writer::{Rng, tiny_llama};
 use crate::common::{cli, models};
 use crate::words::{Words, samples};
 use foretoken::backend::{KvType, cpu::Cpu};
@@ -11,7 +11,7 @@ use foretoken::grammar::Spec;
 use foretoken::isa::Isa;
 use foretoken::model::Model;
 use foretoken::sample::{SampleParams, Sampler};
-use foretoken::spec::{Accept, Drafter, Round};
+use foretoken::spec::{Accept, Drafter, Nodes, Round};
 use foretoken::text::Tokenizer;
 use foretoken::tree::Token;
 use std::ops::ControlFlow::Continue;
@@ -88,7 +88,7 @@ impl Drafter for Sketcher {
             if node % 3 == 0 {
                 round.push(node, rng.below(self.vocab) as Token, 0.0).into_iter().for_each(|node| nodes.push(node));
             }
-            round.draw(node, &logits, 2, &mut nodes);
+            round.draw(node, &logits, 2, 0.0, &mut nodes);
         }
         Ok(())
     }
@@ -98,15 +98,16 @@ impl Drafter for Sketcher {
     }
 }
 
-fn check(speaker: &Speaker, specs: &[(String, Spec)], prompt: &[Token], most: usize) {
+fn check(speaker: &Speaker, other: &Speaker, specs: &[(String, Spec)], prompt: &[Token], most: usize) {
     let vocab = speaker.words.tokenizer.vocab_size();
+    let context = prompt.len() + most + 8;
     let (mut accepted, mut ended) = (0, 0);
     for (i, (name, spec)) in specs.iter().enumerate() {
         for temp in [0.0, 0.8] {
             let params = SampleParams { temp, repeat_penalty: 1.1, ..Default::default() };
             let answer = |drafters: Vec<Box<dyn Drafter>>, nodes, accept| {
-                let mut session = speaker.session(prompt.len() + most + 8);
-                session.set_drafters(drafters, Plan { nodes, accept });
+                let mut session = speaker.session(context);
+                session.set_drafters(drafters, Plan { nodes: Nodes::Fixed(nodes), accept });
                 let mut sampler = speaker.sampler(&params, 3 + i as u64, spec);
                 let (ids, outcome) = speaker.say(&mut session, &mut sampler, prompt, most);
                 // Every token was legal, and the end came where it was.
@@ -121,10 +122,16 @@ fn check(speaker: &Speaker, specs: &[(String, Spec)], prompt: &[Token], most: us
             };
             let (plain, finish, _) = answer(vec![], 0, Accept::Exact);
             ended += usize::from(finish == Finish::End);
-            let script: Script = Arc::new([prompt, &plain].concat());
+            let world = World {
+                script: Arc::new([prompt, &plain].concat()),
+                vocab,
+                model: speaker.model.clone(),
+                other: other.model.clone(),
+                context,
+            };
             for names in MIXTURES {
                 for nodes in [1, 7, 24] {
-                    let (got, end, count) = answer(mixture(names, &script, vocab), nodes, Accept::Exact);
+                    let (got, end, count) = answer(mixture(names, &world), nodes, Accept::Exact);
                     assert_eq!((&got, end), (&plain, finish), "{name} at {temp}, {names:?}, {nodes} nodes");
                     accepted += count;
                 }
@@ -157,7 +164,8 @@ fn text_under_a_grammar_does_not_depend_on_drafters() {
     let gguf = Gguf::from_bytes(cli::chatty().bytes()).unwrap();
     let speaker = Speaker::load(&gguf, 1);
     let prompt = speaker.words.tokenizer.encode("the theory of the other", false).unwrap();
-    check(&speaker, &specs(), &prompt, 24);
+    let other = Speaker::load(&Gguf::from_bytes(tiny_llama(8, "F32").bytes()).unwrap(), 1);
+    check(&speaker, &other, &specs(), &prompt, 24);
 }
 
 #[test]
@@ -166,5 +174,5 @@ fn nor_does_that_of_a_real_model() {
     let speaker = Speaker::load(&gguf, 2);
     let prompt = speaker.words.tokenizer.encode("A list: [1, 2, 3]. A list: ", false).unwrap();
     let few: Vec<_> = specs().into_iter().filter(|(name, _)| name == "json" || name == "schema").collect();
-    check(&speaker, &few, &prompt, 16);
+    check(&speaker, &speaker, &few, &prompt, 16);
 }
