@@ -15,7 +15,7 @@ fn logits(seed: u64) -> Vec<f32> {
 fn in_round<T>(params: &SampleParams, seed: u64, accept: Accept, act: impl FnOnce(&mut Round<'_>) -> T) -> (T, Draft) {
     let mut sampler = Sampler::new(params.clone(), seed, VOCAB, |_| vec![]).unwrap();
     let mut budget = Budget::new(Nodes::Fixed(63), 2);
-    let setting = Setting { context: &[1, 2, 3], room: 64, ordinal: 5, accept, drafters: 2 };
+    let setting = Setting { context: &[1, 2, 3], start: 0, room: 64, ordinal: 5, accept, drafters: 2 };
     let mut round = Round::new(setting, &mut sampler, &mut budget);
     assert!(round.turn(0));
     let result = act(&mut round);
