@@ -43,7 +43,8 @@ pub enum Command {
     ///
     /// A request is an object with "prompt" (what a user says) or "messages" (of "role" and "content") and perhaps "tools",
     /// "template_args" (an object), "id", "raw" (true: continue the prompt, no template), "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed",
-    /// "stop" (a text or a list), "logit_bias" ({"ID": NUMBER}, false bans) and "draft" (as --draft, a text or a list). Flags give what it does not say; a seed not
+    /// "stop" (a text or a list), "logit_bias" ({"ID": NUMBER}, false bans), "grammar" (GBNF) or "json_schema", and "draft"
+    /// (as --draft, a text or a list). Flags give what it does not say; a seed not
     /// given is made of --seed and the number of the line. An answer has "id" (by default the number of the line), "text",
     /// "tokens" (ids, without the end token), "finish_reason" (stop length error), "usage" and "timings". A line that
     /// cannot be answered gets "error" instead and the rest goes on: the exit status is 0 when all lines were read.
@@ -165,6 +166,30 @@ pub struct SamplingArgs {
     /// Add to a token's logit, e.g. 15043+1 or 15043-inf; ids from `tokenize` (repeatable; " cat" and "cat" are two tokens)
     #[arg(short, long, value_name = "ID(+|-)X")]
     pub logit_bias: Vec<String>,
+}
+
+/// What the answer must match. One of these at most.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Constrained output")]
+pub struct GrammarArgs {
+    /// Answer only what this grammar matches (GBNF, with a rule "root")
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub grammar: Option<String>,
+    /// File that holds the grammar
+    #[arg(long, value_name = "FILE")]
+    pub grammar_file: Option<PathBuf>,
+    /// Answer only JSON that this schema allows, e.g. '{}' for any
+    #[arg(long, value_name = "TEXT")]
+    pub json_schema: Option<String>,
+    /// File that holds the schema
+    #[arg(long, value_name = "FILE")]
+    pub json_schema_file: Option<PathBuf>,
+    /// Answer only what this regular expression matches, from start to end
+    #[arg(long, value_name = "REGEX", allow_hyphen_values = true)]
+    pub regex: Option<String>,
+    /// File that holds a grammar in Lark
+    #[arg(long, value_name = "FILE")]
+    pub lark_file: Option<PathBuf>,
 }
 
 /// What guesses tokens ahead.
@@ -307,6 +332,9 @@ pub struct RunArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
+    pub grammar: GrammarArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub draft: DraftArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -335,6 +363,9 @@ pub struct BatchArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub grammar: GrammarArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub draft: DraftArgs,

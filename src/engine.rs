@@ -236,6 +236,7 @@ impl<B: Backend> Session<B> {
     ) -> Result<Outcome> {
         let started = Instant::now();
         let (mut tokens, mut rounds, mut tally) = (0, 0, Tally::default());
+        let from = self.context.len();
         let finish = loop {
             if limits.max_tokens.is_some_and(|max| tokens >= max) {
                 break Finish::Length;
@@ -249,7 +250,7 @@ impl<B: Backend> Session<B> {
             }
             let room = limits.max_tokens.map_or(left, |max| left.min(max - tokens));
             let began = Instant::now();
-            let (draft, verdict, times) = self.step(sampler, room)?;
+            let (draft, verdict, times) = self.step(sampler, from, room)?;
             rounds += 1;
             if let Some(witness) = &mut self.witness {
                 witness(&Witnessed { draft: &draft, verdict: &verdict, times });
@@ -286,22 +287,23 @@ impl<B: Backend> Session<B> {
         Ok(Outcome { finish, tokens, rounds, tally, time: started.elapsed() })
     }
 
-    /// One round: a tree, a pass, a verdict, a commit. Picks at most `room` tokens, at least one.
-    fn step(&mut self, sampler: &mut Sampler, room: usize) -> Result<(Draft, Verdict, Times)> {
+    /// One round: a tree, a pass, a verdict, a commit. Picks at most `room` tokens, at least one. What
+    /// is generated begins at `from` in the context.
+    fn step(&mut self, sampler: &mut Sampler, from: usize, room: usize) -> Result<(Draft, Verdict, Times)> {
         let started = Instant::now();
-        let draft = self.draft(sampler, room)?;
+        let draft = self.draft(sampler, from, room)?;
         let drafted = Instant::now();
         let tree = draft.tree();
         let logits = self.model.forward(&mut self.state, Input::Tree(tree), Rows::All)?;
         let verified = Instant::now();
-        let verdict = self.verify(sampler, &draft, &logits)?;
+        let verdict = self.verify(sampler, from, &draft, &logits)?;
         let times = Times { draft: drafted - started, verify: verified - drafted, sample: verified.elapsed() };
         self.state.commit(&verdict.path)?;
         Ok((draft, verdict, times))
     }
 
     /// What is kept of a draft, given the target's logits `[N, V]`.
-    fn verify(&self, sampler: &mut Sampler, draft: &Draft, logits: &[f32]) -> Result<Verdict> {
+    fn verify(&self, sampler: &mut Sampler, from: usize, draft: &Draft, logits: &[f32]) -> Result<Verdict> {
         let (tree, context, ordinal) = (draft.tree(), &self.context, self.ordinal);
         let row = |node: usize| {
             let vocab = logits.len() / tree.nodes().len();
@@ -311,14 +313,14 @@ impl<B: Backend> Session<B> {
         let depth = |node: usize| u64::from(tree.nodes()[node].depth);
         let mut chance = Keyed { noise: sampler.noise(), ordinal };
         let mut distribution = |node| {
-            let history = History { committed: context, path: &path(node) };
+            let history = History { committed: context, path: &path(node), start: from };
             sampler.distribution(row(node), history, ordinal + depth(node))
         };
         match self.accept {
             Accept::Rejection => rejection::rejection(draft, distribution, &mut chance),
             Accept::Typical => typical::typical(tree, &mut distribution, &mut chance),
             Accept::Exact => walk(tree, |node| {
-                let history = History { committed: context, path: &path(node) };
+                let history = History { committed: context, path: &path(node), start: from };
                 sampler.pick(row(node), history, ordinal + depth(node))
             }),
         }
@@ -326,12 +328,13 @@ impl<B: Backend> Session<B> {
 
     /// The anchor and what the drafters guess below it. A walk picks no more tokens than the tree has nodes, so a tree of
     /// `room` nodes can overrun neither the caller's limit nor the context.
-    fn draft(&mut self, sampler: &mut Sampler, room: usize) -> Result<Draft> {
+    fn draft(&mut self, sampler: &mut Sampler, from: usize, room: usize) -> Result<Draft> {
         ensure!(!self.context.is_empty(), "the prompt is empty");
         debug_assert_eq!(self.context.len(), self.state.len() + 1);
         self.observe(self.context.len())?;
         let setting = Setting {
             context: &self.context,
+            start: from,
             room,
             ordinal: self.ordinal,
             accept: self.accept,

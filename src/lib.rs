@@ -38,7 +38,7 @@
 //! # Modules, in reading order
 //!
 //! Imports only point down this list's layers: `cmd -> engine -> {spec, sample} -> model -> backend -> quant -> {tree, isa,
-//! gguf}`; `text` knows only `gguf`. `unsafe` lives in `isa`, `quant`, `backend` and the map of `gguf`, nowhere else.
+//! gguf}`; `text` knows only `gguf`, `grammar` only `text`, `sample` uses `grammar`. `unsafe` lives in `isa`, `quant`, `backend` and the map of `gguf`, nowhere else.
 
 #![deny(unsafe_code)]
 
@@ -54,6 +54,8 @@ pub mod backend;
 pub mod model;
 
 pub mod text;
+
+pub mod grammar;
 
 pub mod sample;
 

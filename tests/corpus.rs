@@ -51,7 +51,7 @@ fn draft(lookup: &mut Lookup, context: &[Token], budget: usize) -> Vec<Token> {
     let params = SampleParams { temp: 0.0, ..Default::default() };
     let mut sampler = Sampler::new(params, 0, 1, |_| vec![]).unwrap();
     let mut fixed = Budget::new(Nodes::Fixed(budget), 1);
-    let setting = Setting { context, room: budget + 1, ordinal: 0, accept: Accept::Exact, drafters: 1 };
+    let setting = Setting { context, start: 0, room: budget + 1, ordinal: 0, accept: Accept::Exact, drafters: 1 };
     let mut round = Round::new(setting, &mut sampler, &mut fixed);
     assert!(round.turn(0));
     lookup.draft(&mut round).unwrap();

@@ -122,7 +122,7 @@ fn rejection_in_the_engine_keeps_the_distribution() {
     let mut after = |text: &[Token]| {
         let mut state = subject.model.state(CONTEXT, CONTEXT, KvType::F16).unwrap();
         let logits = subject.model.forward(&mut state, Input::Chain(text), Rows::Last).unwrap();
-        sampler.distribution(&logits, History { committed: text, path: &[] }, 0).unwrap()
+        sampler.distribution(&logits, History { committed: text, path: &[], start: 0 }, 0).unwrap()
     };
     for (a, p) in after(&subject.prompt) {
         for (b, q) in after(&[&subject.prompt[..], &[a]].concat()) {

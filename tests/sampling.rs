@@ -8,7 +8,7 @@ use foretoken::{
 };
 use std::collections::BTreeMap;
 
-const NONE: History<'_> = History { committed: &[], path: &[] };
+const NONE: History<'_> = History { committed: &[], path: &[], start: 0 };
 const MASK: f32 = f32::NEG_INFINITY;
 
 /// Everything off, temperature 1.
@@ -224,7 +224,7 @@ fn a_pick_depends_on_its_arguments_only() {
     let row = |ordinal: u64| logits(ordinal, 200, 1.0);
     let at = |s: &mut Sampler, o: u64, split: usize| {
         let (committed, path) = history[..o as usize + 20].split_at(split);
-        s.pick(&row(o), History { committed, path }, o).unwrap()
+        s.pick(&row(o), History { committed, path, start: 0 }, o).unwrap()
     };
     let mut forward = sampler(&params, 4, 200);
     let want: Vec<Token> = (0..100).map(|o| at(&mut forward, o, 0)).collect();
@@ -263,7 +263,7 @@ fn no_draft_changes_the_text() {
                         let path: Vec<Token> = tree.path(node)[1..].iter().map(|&n| tree.nodes()[n].token).collect();
                         let logits = toy(&[context.as_slice(), &path].concat());
                         let ordinal = generated + path.len() as u64;
-                        sampler.pick(&logits, History { committed: &context, path: &path }, ordinal)
+                        sampler.pick(&logits, History { committed: &context, path: &path, start: 0 }, ordinal)
                     });
                     context.extend(verdict.unwrap().tokens);
                     steps += 1;
@@ -389,7 +389,7 @@ fn s5_temperature_comes_after_truncation() {
     }
     // The cut before sees the penalty: token 0 falls behind and top-k 2 leaves the others.
     let params = SampleParams { top_k: 2, presence_penalty: 2.5, ..plain() };
-    let history = History { committed: &[0], path: &[] };
+    let history = History { committed: &[0], path: &[], start: 0 };
     let kept = sampler(&params, 0, 3).distribution(&row, history, 0).unwrap();
     assert_eq!(kept.iter().map(|k| k.0).collect::<Vec<_>>(), [1, 2]);
 }

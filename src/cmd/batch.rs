@@ -12,10 +12,11 @@ use super::load::{self, Language, Opened};
 use super::report::Report;
 use super::request::{self, Ask, Request};
 use super::stats::{Sink, Stats};
-use super::{draft, input, interrupt::Interrupt, prompt, sampling, template};
+use super::{draft, grammar, input, interrupt::Interrupt, prompt, sampling, template};
 use crate::backend::cpu::Cpu;
 use crate::cli::BatchArgs;
 use crate::engine::{Finish, Limits, Plan, Session};
+use crate::grammar::Lexicon;
 use crate::sample::{SampleParams, derive_seed};
 use crate::spec::{Accept, Choice, Nodes};
 use crate::text::{Message, TextStream, kind};
@@ -25,6 +26,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::ops::ControlFlow::{Break, Continue};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// An answer's line.
@@ -71,6 +73,7 @@ pub fn run(args: &BatchArgs) -> Result<()> {
     let params = sampling::params(&args.sampling)?;
     let choices = draft::choices(&args.draft)?;
     let template = template::choice(&args.template)?;
+    let asked = grammar::asked(&args.grammar)?;
     let sink = Sink::open(args.report.stats.as_ref())?;
     let mut answered = args.resume.as_deref().map(|path| Answered::read(path, &report)).transpose()?;
     let started = Instant::now();
@@ -78,13 +81,27 @@ pub fn run(args: &BatchArgs) -> Result<()> {
     template.install(&mut language);
     let seed = sampling::seed(&args.sampling);
     sampling::sampler(params.clone(), seed, &language.tokenizer)?;
+    grammar::constraint(asked.as_ref(), &language.tokenizer)?;
     let mut session = opened.session()?;
     let drafting = draft::install(&args.draft, &choices, &opened, &language, &report, &mut session)?;
     sampling::tell_seed(&args.sampling, seed, &report);
     let stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
     let drafters = names(&choices);
-    let mut batch =
-        Batch { args, opened, language, params, seed, session, choices, drafters, interrupt, report, stats };
+    let mut batch = Batch {
+        args,
+        opened,
+        language,
+        params,
+        asked,
+        lexicon: None,
+        seed,
+        session,
+        choices,
+        drafters,
+        interrupt,
+        report,
+        stats,
+    };
 
     let mut lines = Lines::new(io::stdin().lock());
     let mut out = io::stdout().lock();
@@ -144,6 +161,9 @@ struct Batch<'a> {
     opened: Opened,
     language: Language,
     params: SampleParams,
+    /// What answers must match, where a request does not say.
+    asked: Option<grammar::Asked>,
+    lexicon: Option<Arc<Lexicon>>,
     seed: u64,
     session: Session<Cpu>,
     /// The drafters of requests that do not say.
@@ -186,12 +206,15 @@ impl Batch<'_> {
     }
 
     fn generate(&mut self, request: Request, number: u64, id: &Value) -> Result<Answer> {
-        let Request { ask, extra, max_tokens, params, seed, stops, draft } = request;
+        let Request { ask, extra, max_tokens, params, seed, stops, asked, draft } = request;
         let prompt = self.prompt(&ask, &extra, number)?;
         self.draft_with(draft.as_deref())?;
         let tokenizer = &self.language.tokenizer;
         let seed = seed.unwrap_or_else(|| derive_seed(self.seed, number));
         let mut sampler = sampling::sampler(params, seed, tokenizer).map_err(request::without_dashes)?;
+        if let Some(asked) = asked.as_ref().or(self.asked.as_ref()) {
+            sampler.constrain(Some(grammar::constraint_with(asked, tokenizer, &mut self.lexicon)?));
+        }
 
         let interrupted = || self.interrupt.asked();
         let started = Instant::now();

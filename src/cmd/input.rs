@@ -32,7 +32,8 @@ pub fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{FEFF}').unwrap_or(text)
 }
 
-fn all(from: impl Read) -> Result<Vec<u8>> {
+/// All bytes, unless there are too many.
+pub fn all(from: impl Read) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MOST + 1).read_to_end(&mut bytes)?;
     ensure!(bytes.len() as u64 <= MOST, "more than {MOST} bytes of text are not supported");

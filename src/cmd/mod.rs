@@ -9,6 +9,7 @@ pub mod answered;
 pub mod batch;
 pub mod bench;
 pub mod draft;
+pub mod grammar;
 pub mod input;
 pub mod inspect;
 pub mod interrupt;

@@ -2,6 +2,8 @@
 //! silently ignored would be an answer to another question.
 
 use super::draft;
+use super::grammar::Asked;
+use crate::grammar::Spec;
 use crate::sample::{LogitBias, SampleParams};
 use crate::spec::Choice;
 use crate::text::{Message, kind};
@@ -26,6 +28,8 @@ pub struct Request {
     pub stops: Vec<String>,
     /// Drafters, when the request says.
     pub draft: Option<Vec<Choice>>,
+    /// What the answer must match, when the request says.
+    pub asked: Option<Asked>,
 }
 
 /// The three kinds of prompt.
@@ -39,8 +43,7 @@ pub enum Ask {
     Messages(Vec<Message>),
 }
 
-const FIELDS: &str =
-    "id prompt messages tools template_args raw max_tokens temperature top_k top_p min_p seed stop logit_bias draft";
+const FIELDS: &str = "id prompt messages tools template_args raw max_tokens temperature top_k top_p min_p seed stop logit_bias grammar json_schema draft";
 
 /// Reads a request; `defaults` hold what it does not say. `null` is as good as nothing.
 pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Request> {
@@ -48,6 +51,7 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
     let (mut prompt, mut messages, mut raw) = (None, None, false);
     let (mut tools, mut extra, mut draft) = (None, Map::new(), None);
     let (mut max_tokens, mut seed, mut stops) = (None, None, vec![]);
+    let mut asked = None;
     for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
         let mut field = || -> Result<()> {
             match name.as_str() {
@@ -88,6 +92,20 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
                         |e: serde_json::Error| anyhow!("{}", e.to_string().trim_start_matches("logit_bias: "));
                     params.logit_bias = LogitBias::deserialize(&value).map_err(unnamed)?;
                 }
+                "grammar" | "json_schema" => {
+                    let spec = match &value {
+                        Value::String(text) if name == "grammar" => Spec::Gbnf(text.clone()),
+                        Value::Object(_) | Value::Bool(_) if name == "json_schema" => {
+                            Spec::JsonSchema(value.to_string())
+                        }
+                        Value::String(text) => Spec::JsonSchema(text.clone()),
+                        _ if name == "grammar" => bail!(wanted(&value, "a string")),
+                        _ => bail!(wanted(&value, "a schema")),
+                    };
+                    spec.check()?;
+                    let both = asked.replace(Asked { name: name.clone(), spec }).is_some();
+                    ensure!(!both, "found both grammar and json_schema, supported one of them");
+                }
                 _ => bail!("not known; supported: {FIELDS}"),
             }
             Ok(())
@@ -104,7 +122,7 @@ pub fn parse(fields: Map<String, Value>, defaults: &SampleParams) -> Result<Requ
         (Some(_), Some(_)) => bail!("found both prompt and messages, supported one of them"),
         (None, None) => bail!("found neither prompt nor messages"),
     };
-    Ok(Request { ask, extra, max_tokens, params, seed, stops, draft })
+    Ok(Request { ask, extra, max_tokens, params, seed, stops, asked, draft })
 }
 
 /// The sampler's complaints name flags; in a request they are fields.
@@ -171,7 +189,10 @@ mod tests {
         };
         let stops = vec!["a".into(), "b".into()];
         let (ask, extra, seed) = (Ask::Raw("p".into()), Map::new(), Some(u64::MAX));
-        assert_eq!(got.unwrap(), Request { ask, extra, max_tokens: Some(5), params, seed, stops, draft: None });
+        assert_eq!(
+            got.unwrap(),
+            Request { ask, extra, max_tokens: Some(5), params, seed, stops, asked: None, draft: None }
+        );
         for (draft, want) in [
             (r#""lookup""#, &["lookup"][..]),
             (r#""none""#, &[]),

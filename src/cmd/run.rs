@@ -5,7 +5,7 @@
 use super::load::{self, Language};
 use super::report::{Report, Unit};
 use super::stats::{Sink, Stats};
-use super::{Interrupted, Usage, draft, input, interrupt::Interrupt, prompt, sampling, template};
+use super::{Interrupted, Usage, draft, grammar, input, interrupt::Interrupt, prompt, sampling, template};
 use crate::cli::RunArgs;
 use crate::engine::{CHUNK, Finish, Limits};
 use crate::text::{Message, TextStream};
@@ -22,6 +22,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let params = sampling::params(&args.sampling)?;
     let choices = draft::choices(&args.draft)?;
     let template = template::choice(&args.template)?;
+    let asked = grammar::asked(&args.grammar)?;
     if args.stop.iter().any(String::is_empty) {
         bail!(Usage("--stop: found an empty string, which would end every answer".into()));
     }
@@ -34,6 +35,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let seed = sampling::seed(&args.sampling);
     let tokenizer = &language.tokenizer;
     let mut sampler = sampling::sampler(params, seed, tokenizer)?;
+    sampler.constrain(grammar::constraint(asked.as_ref(), tokenizer)?);
     let mut session = opened.session()?;
     let drafting = draft::install(&args.draft, &choices, &opened, &language, &report, &mut session)?;
     let mut stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());

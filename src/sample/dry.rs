@@ -132,7 +132,7 @@ mod tests {
     fn penalties(params: &SampleParams, history: &[Token]) -> Vec<f64> {
         let mut edits = Edits::new(params, PIECES.len(), |t| PIECES[t as usize].into());
         let (committed, path) = history.split_at(history.len() / 2);
-        let edited = edits.apply(params, &[0.0; PIECES.len()], History { committed, path });
+        let edited = edits.apply(params, &[0.0; PIECES.len()], History { committed, path, start: 0 }, None);
         edited.map_or(vec![0.0; PIECES.len()], |e| e.iter().map(|&l| f64::from(-l)).collect())
     }
 

@@ -3,7 +3,8 @@
 //! The stages, in this order, each a function and a field of [`SampleParams`]:
 //!
 //! ```text
-//! logit bias -> repeat, frequency, presence penalty -> DRY          change single logits
+//! grammar                                                           bans tokens
+//!   -> logit bias -> repeat, frequency, presence penalty -> DRY      change single logits
 //!   -> top-n-sigma -> top-k -> typical -> top-p -> min-p -> XTC     take tokens away
 //!   -> temperature -> keyed draw                                    choose
 //! ```
@@ -14,6 +15,7 @@
 //! The draw is Gumbel-max: of all tokens kept the one with the largest `logit / temperature + noise`. The noise of a
 //! token is a pure function of (seed, ordinal, token), so a pick depends on its arguments and never on the picks
 //! before it. That is what makes speculation lossless here: whoever asks for the token at a place gets the same one.
+//! So it is with a grammar: what it bans follows from the history alone ([`crate::grammar`]).
 //!
 //! -inf is a mask; NaN and +inf are errors, and so is a row where everything is masked.
 
@@ -29,6 +31,7 @@ mod survey;
 pub use noise::{Noise, Purpose, derive_seed, gumbel, random_seed};
 pub use params::{LogitBias, SampleParams, parse_bias};
 
+use crate::grammar::Constraint;
 use crate::tree::Token;
 use anyhow::{Result, ensure};
 use cut::Candidate;
@@ -40,11 +43,18 @@ pub struct History<'a> {
     pub committed: &'a [Token],
     /// What the token tree adds to it, down to the node whose logits these are.
     pub path: &'a [Token],
+    /// Where in `committed` the generated part begins, which a grammar is about.
+    pub start: usize,
 }
 
-impl History<'_> {
+impl<'a> History<'a> {
     fn is_empty(&self) -> bool {
         self.committed.is_empty() && self.path.is_empty()
+    }
+
+    /// What was generated: its part of the context, and the path.
+    fn generated(&self) -> (&'a [Token], &'a [Token]) {
+        (self.committed.get(self.start..).unwrap_or_default(), self.path)
     }
 
     /// The `n` latest tokens, or all for -1; latest first.
@@ -55,7 +65,7 @@ impl History<'_> {
     }
 }
 
-/// Picks tokens. The only state is scratch memory.
+/// Picks tokens. The only state is scratch memory, and what a grammar remembers to be quick.
 pub struct Sampler {
     params: SampleParams,
     noise: Noise,
@@ -90,6 +100,17 @@ impl Sampler {
     /// Its noise.
     pub fn noise(&self) -> Noise {
         self.noise
+    }
+
+    /// Picks only what `constraint` allows from now on.
+    pub fn constrain(&mut self, constraint: Option<Constraint>) {
+        self.edits.constraint = constraint;
+    }
+
+    /// Whether a grammar lets anything follow `history`: not where it is illegal itself, or ends the text.
+    pub fn goes_on(&mut self, history: History<'_>) -> bool {
+        let (generated, path) = history.generated();
+        self.edits.constraint.as_mut().is_none_or(|constraint| constraint.goes_on(generated, path))
     }
 
     /// The options in force.
@@ -139,7 +160,8 @@ impl Sampler {
         const FEW: usize = 64;
         let temp = self.params.temp;
         if temp == 0.0 {
-            let logits = edit(&self.params, self.vocab_size, &mut self.survey, &mut self.edits, logits, history)?;
+            let logits =
+                edit(&self.params, self.vocab_size, &mut self.survey, &mut self.edits, logits, history, false)?;
             let k = n.max(FEW).min(self.vocab_size);
             self.survey.top_k(logits, f32::NEG_INFINITY, k, &mut self.kept);
         } else {
@@ -165,7 +187,7 @@ impl Sampler {
     /// Runs all stages up to temperature and leaves the survivors in `kept`, at least one.
     fn keep(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<()> {
         let (params, size) = (&self.params, self.vocab_size);
-        let logits = edit(params, size, &mut self.survey, &mut self.edits, logits, history)?;
+        let logits = edit(params, size, &mut self.survey, &mut self.edits, logits, history, params.temp == 0.0)?;
         let max = self.survey.max();
         let kept = &mut self.kept;
         if params.temp == 0.0 {
@@ -184,7 +206,8 @@ impl Sampler {
     }
 }
 
-/// Runs the stages that change single logits and surveys what they leave, in which some token is unmasked.
+/// Runs the stages that change single logits and surveys what they leave, in which some token is unmasked. If the caller
+/// looks at the best token alone, and a grammar allows it, others that it bans may stay.
 fn edit<'a>(
     params: &SampleParams,
     size: usize,
@@ -192,10 +215,23 @@ fn edit<'a>(
     edits: &'a mut penalty::Edits,
     logits: &'a [f32],
     history: History<'_>,
+    only_best: bool,
 ) -> Result<&'a [f32]> {
     ensure!(logits.len() == size, "logits: found {} values, the vocabulary has {size} tokens", logits.len());
     survey.take(logits)?;
-    let logits = match edits.apply(params, logits, history) {
+    let mut mask = None;
+    let (generated, path) = history.generated();
+    let mut best = None;
+    if only_best && edits.constraint.is_some() {
+        let edited = edits.apply(params, logits, history, None).unwrap_or(logits);
+        survey.take(edited)?;
+        best = survey.arg_max(edited).filter(|best| best.logit > f32::NEG_INFINITY);
+    }
+    if let Some(constraint) = &mut edits.constraint {
+        let is_legal = best.map_or(Ok(false), |best| constraint.allows(generated, path, best.token))?;
+        mask = if is_legal { None } else { Some(constraint.mask(generated, path)?) };
+    }
+    let logits = match edits.apply(params, logits, history, mask.as_deref()) {
         Some(edited) => {
             survey.take(edited)?;
             edited

@@ -1,7 +1,8 @@
-//! The stages that change single logits: bias, repetition penalties, DRY. They come first, on a copy, and only when
-//! asked for.
+//! The stages that change single logits: a grammar's mask, bias, repetition penalties, DRY. They come first, on a copy,
+//! and only when asked for.
 
 use super::{History, SampleParams, dry::Dry};
+use crate::grammar::{Constraint, Mask};
 use crate::tree::Token;
 
 /// The edited copy and what making it needs.
@@ -9,6 +10,8 @@ pub(super) struct Edits {
     logits: Vec<f32>,
     tally: Tally,
     dry: Option<Dry>,
+    /// What makes the mask, if anything does.
+    pub(super) constraint: Option<Constraint>,
     /// History within the reach of a penalty, latest first.
     window: Vec<Token>,
 }
@@ -20,19 +23,29 @@ impl Edits {
             logits: Vec::new(),
             tally: Tally { counts: vec![0; vocab_size], seen: Vec::new() },
             dry,
+            constraint: None,
             window: Vec::new(),
         }
     }
 
     /// The logits with all edits made, or `None` when there are none to make.
-    pub(super) fn apply(&mut self, params: &SampleParams, logits: &[f32], history: History<'_>) -> Option<&[f32]> {
+    pub(super) fn apply(
+        &mut self,
+        params: &SampleParams,
+        logits: &[f32],
+        history: History<'_>,
+        mask: Option<&Mask>,
+    ) -> Option<&[f32]> {
         let penalised = penalties_are_on(params) && !history.is_empty();
         let dry = self.dry.as_mut().filter(|_| !history.is_empty());
-        if params.logit_bias.0.is_empty() && !penalised && dry.is_none() {
+        if mask.is_none() && params.logit_bias.0.is_empty() && !penalised && dry.is_none() {
             return None;
         }
         self.logits.clear();
         self.logits.extend_from_slice(logits);
+        if let Some(mask) = mask {
+            mask.apply(&mut self.logits);
+        }
         add_bias(&mut self.logits, &params.logit_bias.0);
         if penalised {
             history.latest(params.repeat_last_n, &mut self.window);
@@ -113,8 +126,8 @@ mod tests {
 
     fn edit(params: &SampleParams, logits: &[f32], committed: &[Token], path: &[Token]) -> Option<Vec<f32>> {
         let mut edits = Edits::new(params, logits.len(), |_| Vec::new());
-        let first = edits.apply(params, logits, History { committed, path }).map(<[f32]>::to_vec);
-        let again = edits.apply(params, logits, History { committed, path }).map(<[f32]>::to_vec);
+        let first = edits.apply(params, logits, History { committed, path, start: 0 }, None).map(<[f32]>::to_vec);
+        let again = edits.apply(params, logits, History { committed, path, start: 0 }, None).map(<[f32]>::to_vec);
         assert_eq!(first, again, "scratch was not left clean");
         first
     }

@@ -17,6 +17,7 @@ const LEFT: usize = 16;
 /// are [drawn](Round::draw) come from a drafter's own logits, in the way that suits the rule of acceptance.
 pub struct Round<'a> {
     context: &'a [Token],
+    start: usize,
     sampler: &'a mut Sampler,
     budget: &'a mut Budget,
     accept: Accept,
@@ -40,6 +41,8 @@ pub struct Round<'a> {
 pub struct Setting<'a> {
     /// The context; its last token is the anchor.
     pub context: &'a [Token],
+    /// Where in it the generated part begins, which a grammar is about.
+    pub start: usize,
     /// Nodes that can be verified, anchor included.
     pub room: usize,
     /// Ordinal of the token after the anchor.
@@ -111,7 +114,7 @@ impl Draft {
 impl<'a> Round<'a> {
     /// A round without guesses so far.
     pub fn new(setting: Setting<'a>, sampler: &'a mut Sampler, budget: &'a mut Budget) -> Self {
-        let Setting { context, room, ordinal, accept, drafters } = setting;
+        let Setting { context, start, room, ordinal, accept, drafters } = setting;
         let room = room.min(budget.most() + 1).clamp(1, DraftTree::MAX);
         // What the controller leaves out teaches it, too: the tree may be larger than what is verified.
         let nodes = if budget.is_auto() && room > 1 { DraftTree::MAX } else { room };
@@ -119,6 +122,7 @@ impl<'a> Round<'a> {
         (draft.pushed, draft.efforts) = (1, vec![(0.0, 0); drafters]);
         Round {
             context,
+            start,
             // At temperature 0 there is nothing to draw: all rules are the walk.
             accept: if sampler.params().temp == 0.0 { Accept::Exact } else { accept },
             sampler,
@@ -220,6 +224,7 @@ impl<'a> Round<'a> {
     /// Under `exact` they are those that the sampler would pick from these logits with the very noise it will pick with
     /// (the first, then the runners-up), so that drafter and target agree as often as can be. Under `rejection` they are
     /// drawn without replacement, with noise of this drafter and node alone. Under `typical` they are the likeliest.
+    /// Nothing is guessed after what a grammar forbids, nor after what ends its text.
     pub fn draw(&mut self, parent: NodeId, logits: &[f32], n: usize, least: f64, nodes: &mut Vec<NodeId>) {
         let n = n.min(self.room());
         if n == 0 {
@@ -241,7 +246,10 @@ impl<'a> Round<'a> {
         least: f64,
         nodes: &mut Vec<NodeId>,
     ) -> Result<()> {
-        let history = History { committed: self.context, path: &self.path };
+        let history = History { committed: self.context, path: &self.path, start: self.start };
+        if !self.sampler.goes_on(history) {
+            return Ok(());
+        }
         let above = self.tree().nodes()[parent];
         let ordinal = self.ordinal + u64::from(above.depth);
         if self.accept != Accept::Rejection {
@@ -300,7 +308,7 @@ pub(super) fn draft_of(drafter: &mut impl super::Drafter, context: &[Token], bud
     let params = crate::sample::SampleParams { temp: 0.0, ..Default::default() };
     let mut sampler = Sampler::new(params, 0, 1, |_| vec![]).unwrap();
     let mut fixed = Budget::new(super::budget::Nodes::Fixed(budget - 1), 1);
-    let setting = Setting { context, room: budget, ordinal: 0, accept: Accept::Exact, drafters: 1 };
+    let setting = Setting { context, start: 0, room: budget, ordinal: 0, accept: Accept::Exact, drafters: 1 };
     let mut round = Round::new(setting, &mut sampler, &mut fixed);
     assert!(round.turn(0) || budget == 1);
     drafter.draft(&mut round).unwrap();

@@ -15,7 +15,7 @@ fn logits(seed: u64) -> Vec<f32> {
 fn in_round<T>(params: &SampleParams, seed: u64, accept: Accept, act: impl FnOnce(&mut Round<'_>) -> T) -> (T, Draft) {
     let mut sampler = Sampler::new(params.clone(), seed, VOCAB, |_| vec![]).unwrap();
     let mut budget = Budget::new(Nodes::Fixed(63), 2);
-    let setting = Setting { context: &[1, 2, 3], room: 64, ordinal: 5, accept, drafters: 2 };
+    let setting = Setting { context: &[1, 2, 3], start: 0, room: 64, ordinal: 5, accept, drafters: 2 };
     let mut round = Round::new(setting, &mut sampler, &mut budget);
     assert!(round.turn(0));
     let result = act(&mut round);
@@ -45,7 +45,7 @@ fn under_exact_the_first_guess_is_the_pick() {
                 nodes
             });
             let mut sampler = Sampler::new(params.clone(), seed, VOCAB, |_| vec![]).unwrap();
-            let history = History { committed: &[1, 2, 3], path: &[9] };
+            let history = History { committed: &[1, 2, 3], path: &[9], start: 0 };
             let pick = sampler.pick(&row, history, 6).unwrap();
             let guesses: Vec<&crate::tree::Node> = nodes.iter().map(|&node| &draft.tree().nodes()[node]).collect();
             assert_eq!(guesses[0].token, pick, "{params:?} {seed}");

@@ -4,6 +4,7 @@
 pub mod blocks;
 pub mod cli;
 pub mod drafters;
+pub mod gbnf;
 pub mod gguf_writer;
 pub mod limits;
 pub mod models;
