@@ -2,9 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod shard;
 mod template;
 
+pub use bench::{BenchArgs, DraftSet};
 pub use shard::Shard;
 pub use template::TemplateArgs;
 
@@ -12,6 +14,7 @@ use crate::backend::KvType;
 use crate::isa::Isa;
 use crate::spec::{self, Accept, Choice, Nodes};
 use crate::tree::DraftTree;
+use anyhow::Context;
 use clap::builder::{OsStringValueParser, TryMapValueParser, TypedValueParser, ValueParserFactory};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -53,7 +56,15 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Measure the perplexity of a text, windowed as llama.cpp does
     Perplexity(PerplexityArgs),
-    /// Measure speed: prefill, decode and the cost of batch widths
+    /// Measure speed: prefill, decode and the cost of batch widths; with --prompts, what drafting gains on texts
+    ///
+    /// With --prompts every prompt is answered plainly and with each set of drafters, in turns: prompt by prompt, so that a
+    /// machine that slows down slows all of them. --draft flags make one set together, each --draft-set one more. Texts
+    /// must be equal to plain ones, token by token; one that is not ends the run with status 1 (with rules of acceptance
+    /// that may change the text they are counted). The file holds JSON lines: {"prompt": ..., "category": ...}, or
+    /// {"question_id": ..., "category": ..., "turns": [...]} as Spec-Bench has them, whose turns are played as a
+    /// conversation with the model's own answers; other fields are ignored. Among the latter the eight categories of
+    /// MT-Bench make one row, mt_bench. Tokens are the most likely ones unless --temp says otherwise.
     Bench(BenchArgs),
     /// Explain a model file: metadata, tensors, kernels, memory needed
     Inspect(InspectArgs),
@@ -240,19 +251,20 @@ impl TypedValueParser for DraftMaxParser {
     type Value = Nodes;
 
     fn parse_ref(&self, _: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<Nodes, clap::Error> {
-        let text = value.to_string_lossy();
-        let most = DraftTree::MAX - 1;
-        let count = |text: &str| text.parse().ok().filter(|n| (1..=most).contains(n));
-        let nodes = match text.strip_prefix("auto") {
-            Some("") => Some(Nodes::Auto(most)),
-            Some(rest) => rest.strip_prefix(':').and_then(count).map(Nodes::Auto),
-            None => count(&text).map(Nodes::Fixed),
-        };
-        nodes.ok_or_else(|| {
-            let found = format!("found '{text}', supported 1 to {most}, auto, auto:1 to auto:{most}");
-            one_line("--draft-max", &anyhow::anyhow!(found))
-        })
+        draft_max(&value.to_string_lossy()).map_err(|e| one_line("--draft-max", &e))
     }
+}
+
+/// Guesses a round, from text.
+fn draft_max(text: &str) -> anyhow::Result<Nodes> {
+    let most = DraftTree::MAX - 1;
+    let count = |text: &str| text.parse().ok().filter(|n| (1..=most).contains(n));
+    let nodes = match text.strip_prefix("auto") {
+        Some("") => Some(Nodes::Auto(most)),
+        Some(rest) => rest.strip_prefix(':').and_then(count).map(Nodes::Auto),
+        None => count(text).map(Nodes::Fixed),
+    };
+    nodes.with_context(|| format!("found '{text}', supported 1 to {most}, auto, auto:1 to auto:{most}"))
 }
 
 /// A usage error without clap's further lines.
@@ -324,6 +336,9 @@ pub struct RunArgs {
     /// Print control tokens the model writes
     #[arg(long)]
     pub special: bool,
+    /// Colour what was guessed, a colour for each drafter; only on a terminal, and not with NO_COLOR
+    #[arg(long)]
+    pub show_draft: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub template: TemplateArgs,
@@ -413,32 +428,6 @@ pub struct PerplexityArgs {
     /// Print nothing on stderr but errors
     #[arg(short, long)]
     pub quiet: bool,
-}
-
-/// `bench`.
-#[derive(Args, Debug, Clone)]
-pub struct BenchArgs {
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub model: ModelArgs,
-    /// Prompt lengths to evaluate
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "512")]
-    pub prefill: Vec<usize>,
-    /// Tokens to decode, one by one
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub decode: usize,
-    /// Context depths to decode at
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "0,512")]
-    pub depth: Vec<usize>,
-    /// Batch widths to time
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4,8,16,32,64")]
-    pub widths: Vec<usize>,
-    /// Repetitions; the median counts
-    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
-    pub repetitions: u16,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `inspect`.

@@ -1,6 +1,8 @@
 //! `run` from outside: what goes where, exit status, interrupts, limits, and that every flag does something.
 
 mod common;
+#[path = "cli_run/drafts.rs"]
+mod drafts;
 #[cfg(target_os = "linux")]
 #[path = "cli_run/interrupts.rs"]
 mod interrupts;

@@ -132,6 +132,7 @@ pub fn run(args: &BatchArgs) -> Result<()> {
     }
     batch.stats.requests = Some(requests);
     batch.stats.errors = Some(errors);
+    batch.stats.weigh(&batch.session);
     batch.stats.tell(&report, sink)
 }
 

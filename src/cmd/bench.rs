@@ -5,10 +5,10 @@
 //! some depth, as the generation loop does, the choice of a token left out. *Widths* verifies trees of so many
 //! nodes in one pass, logits of all rows, at a context of 256: what a draft of that size costs over none.
 //!
-//! Tokens are pseudo-random: nothing here depends on what they say.
+//! Tokens are pseudo-random: nothing here depends on what they say. With `--prompts` it is [`trial`] that runs.
 
 use super::report::Report;
-use super::{Usage, load};
+use super::{Usage, load, trial};
 use crate::backend::Backend;
 use crate::cli::BenchArgs;
 use crate::engine::CHUNK;
@@ -24,6 +24,9 @@ const WIDTH_DEPTH: usize = 256;
 
 /// Passes of each batch width in one repetition: one pass is short.
 const PASSES: usize = 5;
+
+/// Repetitions when nothing is said.
+const REPETITIONS: u16 = 3;
 
 #[derive(Serialize)]
 struct Figures {
@@ -58,12 +61,15 @@ struct Width {
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(file) = &args.prompts {
+        return trial::run(args, file);
+    }
     check(args)?;
     let opened = load::model(&args.model, &Report::default())?;
     let positions = positions(args, opened.context)?;
     let model = &*opened.model;
     let state = model.state(positions, CHUNK, opened.kv)?;
-    let mut bench = Bench { model, state, repetitions: args.repetitions.into() };
+    let mut bench = Bench { model, state, repetitions: args.repetitions.unwrap_or(REPETITIONS).into() };
     bench.warm_up(args)?;
     let figures = Figures {
         model: args.model.model.display().to_string(),

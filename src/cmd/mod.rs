@@ -16,6 +16,7 @@ pub mod interrupt;
 pub mod lines;
 pub mod load;
 pub mod memory;
+pub mod paint;
 pub mod perplexity;
 pub mod prompt;
 pub mod report;
@@ -25,6 +26,7 @@ pub mod sampling;
 pub mod stats;
 pub mod template;
 pub mod tokenize;
+pub mod trial;
 
 use crate::cli::{Cli, Command};
 use anyhow::Result;

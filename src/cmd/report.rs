@@ -46,6 +46,7 @@ impl Report {
         let counts = match unit {
             Unit::Bytes => "{bytes}/{total_bytes}",
             Unit::Tokens => "{pos}/{len} tokens",
+            Unit::Prompts => "{pos}/{len} prompts, {eta} left",
         };
         let style = ProgressStyle::with_template(&format!("{{msg}} {{wide_bar}} {counts}"));
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -60,6 +61,8 @@ pub enum Unit {
     Bytes,
     /// Tokens.
     Tokens,
+    /// Prompts, which take long.
+    Prompts,
 }
 
 /// A text without line ends and other control characters: names in files may hold any.

@@ -2,12 +2,15 @@
 //!
 //! stdout gets the text as it comes and, unless it ends with one or is empty, a newline; nothing else.
 
+use super::draft::Setup;
 use super::load::{self, Language};
+use super::paint::{self, Paint};
 use super::report::{Report, Unit};
 use super::stats::{Sink, Stats};
 use super::{Interrupted, Usage, draft, grammar, input, interrupt::Interrupt, prompt, sampling, template};
+use crate::backend::Backend;
 use crate::cli::RunArgs;
-use crate::engine::{CHUNK, Finish, Limits};
+use crate::engine::{CHUNK, Finish, Limits, Session};
 use crate::text::{Message, TextStream};
 use crate::tree::Token;
 use anyhow::{Result, bail};
@@ -38,6 +41,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     sampler.constrain(grammar::constraint(asked.as_ref(), tokenizer)?);
     let mut session = opened.session()?;
     let drafting = draft::install(&args.draft, &choices, &opened, &language, &report, &mut session)?;
+    let mut paint = paint(args, drafting.as_ref(), &mut session, &report);
     let mut stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
 
     let tokens = tokens(args, input::without_mark(&text), &language, &report)?;
@@ -66,20 +70,46 @@ pub fn run(args: &RunArgs) -> Result<()> {
         limits,
         || interrupt.asked(),
         |token| {
-            answer.write(&stream.push(token))?;
+            let text = stream.push(token);
+            match &mut paint {
+                None => answer.write(&text)?,
+                Some(paint) => answer.write(&paint.token(&text, stream.held()))?,
+            }
             Ok(if stream.stopped() { Break(()) } else { Continue(()) })
         },
     );
     // Whatever ended it, what was generated is shown.
-    answer.write(&stream.finish())?;
+    let rest = stream.finish();
+    answer.write(&paint.as_mut().map_or_else(|| rest.clone(), |paint| paint.text(&rest)))?;
     answer.end()?;
     let outcome = outcome?;
     stats.add(tokens.len(), prefill, &outcome);
+    stats.weigh(&session);
     stats.tell(&report, sink)?;
     if outcome.finish == Finish::Interrupted {
         bail!(Interrupted);
     }
     Ok(())
+}
+
+/// The colours of `--show-draft`, where they are asked for and can be seen.
+fn paint<B: Backend>(
+    args: &RunArgs,
+    drafting: Option<&Setup>,
+    session: &mut Session<B>,
+    report: &Report,
+) -> Option<Paint> {
+    if !args.show_draft {
+        return None;
+    }
+    if !paint::is_seen() {
+        report.note("--show-draft: stdout is no terminal that shows colours, the text stays plain");
+        return None;
+    }
+    report.note(paint::legend(drafting.map_or(&[], |setup| &setup.drafters)));
+    let paint = Paint::default();
+    session.watch(Some(paint.witness()));
+    Some(paint)
 }
 
 /// What the model starts from: the text in the file's chat template where there is one and `--raw` does not forbid it,

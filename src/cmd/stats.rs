@@ -1,14 +1,18 @@
 //! What a run cost: three lines for people, a fourth when it drafted, one JSON object for programs.
 
+pub mod draft;
+
 use super::draft::Setup;
 use super::load::Opened;
 use super::memory::{self, size};
 use super::report::Report;
+use crate::backend::Backend;
 use crate::cli::StatsTarget;
-use crate::engine::{Finish, Outcome};
-use crate::spec::{Accept, Nodes, Tally};
+use crate::engine::{Finish, Outcome, Session};
+use crate::spec::Tally;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use draft::DraftStats;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Write, stderr};
@@ -71,6 +75,10 @@ pub struct Stats {
     #[serde(skip)]
     tally: Tally,
     #[serde(skip)]
+    decode: Duration,
+    #[serde(skip)]
+    drafter_memory: Vec<u64>,
+    #[serde(skip)]
     prefilled: usize,
     #[serde(skip)]
     answers: usize,
@@ -78,89 +86,6 @@ pub struct Stats {
     weight_bytes: u64,
     #[serde(skip)]
     finish: Option<Finish>,
-}
-
-/// What became of drafts. `drafted` is the sum of `accepted`, `rejected` and `discarded`.
-#[derive(Clone, Debug, Serialize)]
-pub struct DraftStats {
-    /// The drafters, with all their options.
-    pub drafters: Vec<String>,
-    /// Tokens they may guess a round.
-    pub draft_max: usize,
-    /// Whether a controller chooses how many of them.
-    pub auto: bool,
-    /// Rule of acceptance.
-    pub accept: &'static str,
-    /// Whether the rule keeps the model's distribution.
-    pub lossless: bool,
-    /// Passes of the model.
-    pub rounds: usize,
-    /// Tokens guessed.
-    pub drafted: usize,
-    /// Guesses that became text, or ended it.
-    pub accepted: usize,
-    /// Guesses that the model did not agree with.
-    pub rejected: usize,
-    /// Guesses it agreed with beyond the end of the text.
-    pub discarded: usize,
-    /// Entry *n*: rounds that gave *n* tokens, the end token included.
-    pub tokens_per_round: Vec<usize>,
-    /// Entry *d* - 1: guesses *d* tokens ahead.
-    pub by_depth: Vec<AtDepth>,
-    /// Seconds of drafting.
-    pub draft_s: f64,
-    /// Seconds of the model's passes.
-    pub verify_s: f64,
-    /// Seconds of picking tokens.
-    pub sample_s: f64,
-}
-
-/// How guesses fared at a depth.
-#[derive(Clone, Debug, Serialize)]
-pub struct AtDepth {
-    /// Rounds that got here with a guess to check.
-    pub offered: usize,
-    /// Those of them with a right one.
-    pub accepted: usize,
-}
-
-impl DraftStats {
-    fn new(setup: &Setup, tally: &Tally, rounds: usize) -> Self {
-        let by_depth = tally.depths.iter().map(|d| AtDepth { offered: d.offered, accepted: d.accepted });
-        Self {
-            drafters: setup.drafters.clone(),
-            draft_max: match setup.nodes {
-                Nodes::Fixed(n) | Nodes::Auto(n) => n,
-            },
-            auto: matches!(setup.nodes, Nodes::Auto(_)),
-            accept: setup.accept.name(),
-            lossless: setup.accept != Accept::Typical,
-            rounds,
-            drafted: tally.drafted,
-            accepted: tally.accepted,
-            rejected: tally.rejected,
-            discarded: tally.discarded,
-            tokens_per_round: tally.tokens_per_round.clone(),
-            by_depth: by_depth.collect(),
-            draft_s: tally.times.draft.as_secs_f64(),
-            verify_s: tally.times.verify.as_secs_f64(),
-            sample_s: tally.times.sample.as_secs_f64(),
-        }
-    }
-
-    fn line(&self, decode_s: f64) -> String {
-        let tokens: usize = self.tokens_per_round.iter().enumerate().map(|(n, rounds)| n * rounds).sum();
-        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-        format!(
-            "draft   {} rounds, {:.2} tokens a round, {} of {} guesses accepted ({:.1} %), {:.2} % of the time drafting",
-            self.rounds,
-            share(tokens as f64, self.rounds as f64),
-            self.accepted,
-            self.drafted,
-            100.0 * share(self.accepted as f64, self.drafted as f64),
-            100.0 * share(self.draft_s, decode_s),
-        )
-    }
 }
 
 impl Stats {
@@ -192,6 +117,8 @@ impl Stats {
             draft: None,
             drafting,
             tally: Tally::default(),
+            decode: Duration::ZERO,
+            drafter_memory: vec![],
             prefilled: 0,
             answers: 0,
             weight_bytes: opened.model.weight_bytes(),
@@ -222,7 +149,8 @@ impl Stats {
         self.prefilled = self.prompt_tokens.saturating_sub(self.reused_tokens + self.answers);
         self.prefill_s += prefill.as_secs_f64();
         self.generated_tokens += outcome.tokens;
-        self.decode_s += outcome.time.as_secs_f64();
+        self.decode += outcome.time;
+        self.decode_s = self.decode.as_secs_f64();
         self.rounds += outcome.rounds;
         self.tally.add(&outcome.tally);
         let rate = |n: f64, s: f64| (n > 0.0 && s > 0.0).then(|| n / s);
@@ -232,12 +160,21 @@ impl Stats {
         self.finish = Some(outcome.finish);
     }
 
+    /// Asks the drafters how much memory they take by now.
+    pub fn weigh<B: Backend>(&mut self, session: &Session<B>) {
+        self.drafter_memory = session.drafters().iter().map(|drafter| drafter.memory()).collect();
+    }
+
     /// Says it on stderr, and as JSON where asked to.
     pub fn tell(mut self, report: &Report, sink: Option<Sink>) -> Result<()> {
         self.peak_rss_bytes = memory::peak();
-        self.draft = self.drafting.as_ref().map(|setup| DraftStats::new(setup, &self.tally, self.rounds));
+        let (tally, memory) = (&self.tally, &self.drafter_memory);
+        self.draft = self.drafting.as_ref().map(|setup| DraftStats::new(setup, tally, self.decode, memory));
         if self.requests.is_none() {
             self.stop_reason = self.finish.map(Finish::reason);
+        }
+        if let Some(fault) = &self.tally.fault {
+            report.warn(format_args!("a drafter's guesses were lost: {fault}"));
         }
         self.lines().iter().for_each(|line| report.note(line));
         sink.map_or(Ok(()), |sink| sink.write(&self))
@@ -280,7 +217,7 @@ impl Stats {
             self.isa,
             self.threads
         );
-        let draft = self.draft.as_ref().map(|draft| draft.line(self.decode_s));
+        let draft = self.draft.as_ref().map(|draft| draft.account.line());
         [prompt, decode].into_iter().chain(draft).chain([whole]).collect()
     }
 }

@@ -51,6 +51,11 @@ impl<'a> TextStream<'a> {
         self.stopped
     }
 
+    /// Bytes of text that wait because a stop string may begin there.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// The text still held, at the end of the tokens: what only looked like a stop string, and U+FFFD for a character
     /// that was never completed.
     pub fn finish(mut self) -> String {

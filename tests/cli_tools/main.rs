@@ -7,6 +7,7 @@ mod bench;
 mod inspect;
 mod perplexity;
 mod tokenize;
+mod trial;
 
 use assert_cmd::Command;
 use common::gguf_writer::{Value, Writer, tiny_llama, vocabulary};
