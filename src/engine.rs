@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+mod resume;
+
 use crate::backend::{Backend, KvType};
 use crate::model::{Input, Model, Rows, State};
 use crate::sample::{History, Sampler};
@@ -20,7 +22,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tokens a prompt is evaluated by at a time, and so the longest one waits for an interrupt to be seen.
+/// Tokens a prompt is evaluated by at a time.
 pub const CHUNK: usize = 256;
 
 /// Why generation ended.
@@ -195,8 +197,8 @@ impl<B: Backend> Session<B> {
         self.drafters.iter_mut().try_for_each(|drafter| drafter.observe(news))
     }
 
-    /// Appends `tokens` and evaluates all but the last, chunk by chunk. `progress` is told how many are done before each
-    /// chunk and ends the evaluation with `Break`; then nothing of `tokens` remains.
+    /// Appends `tokens` and evaluates all but the last, chunk by chunk. `progress` is told before each layer of each
+    /// chunk how many are done, and ends the evaluation with `Break`; then nothing of `tokens` remains.
     pub fn prefill(
         &mut self,
         tokens: &[Token],
@@ -213,12 +215,13 @@ impl<B: Backend> Session<B> {
         let start = self.state.len();
         let end = self.context.len().saturating_sub(1);
         for from in (start..end).step_by(CHUNK) {
-            if progress(from - start).is_break() {
+            let to = end.min(from + CHUNK);
+            let chunk = Input::Chain(&self.context[from..to]);
+            let mut go_on = || progress(from - start).is_continue();
+            if self.model.forward_while(&mut self.state, chunk, Rows::None, &mut go_on)?.is_none() {
                 self.rewind(old)?;
                 return Ok(ControlFlow::Break(()));
             }
-            let to = end.min(from + CHUNK);
-            self.model.forward(&mut self.state, Input::Chain(&self.context[from..to]), Rows::None)?;
             self.observe(to.max(self.observed))?;
             let mut awake = self.drafters.iter_mut().enumerate().filter(|&(i, _)| !self.budget.is_resting(i));
             awake.try_for_each(|(_, drafter)| drafter.prepare())?;
@@ -227,6 +230,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Generates until something ends it. `emit` sees every token but the end token, in order, and may end the text.
+    /// `interrupted` is asked before each layer of each pass.
     pub fn generate(
         &mut self,
         sampler: &mut Sampler,
@@ -249,7 +253,9 @@ impl<B: Backend> Session<B> {
             }
             let room = limits.max_tokens.map_or(left, |max| left.min(max - tokens));
             let began = Instant::now();
-            let (draft, verdict, times) = self.step(sampler, room)?;
+            let Some((draft, verdict, times)) = self.step(sampler, room, &interrupted)? else {
+                break Finish::Interrupted;
+            };
             rounds += 1;
             if let Some(witness) = &mut self.witness {
                 witness(&Witnessed { draft: &draft, verdict: &verdict, times });
@@ -286,18 +292,26 @@ impl<B: Backend> Session<B> {
         Ok(Outcome { finish, tokens, rounds, tally, time: started.elapsed() })
     }
 
-    /// One round: a tree, a pass, a verdict, a commit. Picks at most `room` tokens, at least one.
-    fn step(&mut self, sampler: &mut Sampler, room: usize) -> Result<(Draft, Verdict, Times)> {
+    /// One round: a tree, a pass, a verdict, a commit. Picks at most `room` tokens, at least one. `None` when interrupted.
+    fn step(
+        &mut self,
+        sampler: &mut Sampler,
+        room: usize,
+        interrupted: &impl Fn() -> bool,
+    ) -> Result<Option<(Draft, Verdict, Times)>> {
         let started = Instant::now();
         let draft = self.draft(sampler, room)?;
         let drafted = Instant::now();
-        let tree = draft.tree();
-        let logits = self.model.forward(&mut self.state, Input::Tree(tree), Rows::All)?;
+        let go_on = &mut || !interrupted();
+        let tree = Input::Tree(draft.tree());
+        let Some(logits) = self.model.forward_while(&mut self.state, tree, Rows::All, go_on)? else {
+            return Ok(None);
+        };
         let verified = Instant::now();
         let verdict = self.verify(sampler, &draft, &logits)?;
         let times = Times { draft: drafted - started, verify: verified - drafted, sample: verified.elapsed() };
         self.state.commit(&verdict.path)?;
-        Ok((draft, verdict, times))
+        Ok(Some((draft, verdict, times)))
     }
 
     /// What is kept of a draft, given the target's logits `[N, V]`.
