@@ -30,11 +30,11 @@ use std::path::PathBuf;
 #[command(name = "foretoken", version, propagate_version = true, max_term_width = 100)]
 #[command(before_help = "\
 Examples:
-  foretoken -m M.gguf                                         talk to a model
-  foretoken -m M.gguf -p \"Why is the sky blue?\"              one answer
-  git diff | foretoken -m M.gguf -p \"Describe this change:\" -  a prompt and a pipe
-  foretoken batch -m M.gguf < requests.jsonl > answers.jsonl  many answers
-  foretoken inspect M.gguf                                    what is in the file")]
+  foretoken -m M.gguf                                             talk to a model
+  foretoken -m M.gguf -p \"Why is the sky blue?\"                  one answer
+  git diff | foretoken -m M.gguf -p \"Describe this change:\" -    a prompt and a pipe
+  foretoken batch -m M.gguf < requests.jsonl > answers.jsonl      many answers
+  foretoken inspect M.gguf                                        what is in the file")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -47,7 +47,7 @@ pub enum Command {
     /// Talk to a model, turn by turn
     ///
     /// On a terminal there is line editing and a history; pasted lines are one message, so are lines between """ and
-    /// """, and a line that ends with \\ goes on in the next. Ctrl-C stops an answer and keeps what there is of it;
+    /// """, and a line that ends with \ goes on in the next. Ctrl-C stops an answer and keeps what there is of it;
     /// before the first word of one it takes the message back. Ctrl-C twice at an empty prompt ends with status 130,
     /// Ctrl-D with 0. A line that starts with / is a command (/help lists them), // is a message that starts with /.
     /// From a pipe, every line that is not blank is a message, the answers are all that stdout gets, and the first error

@@ -25,8 +25,14 @@ pub fn page(name: Option<&str>) -> Result<()> {
             found.ok_or_else(|| Usage(format!("man: found '{name}', supported: {}", names.join(" "))))?
         }
     };
+    let examples = command.get_before_help().map(|text| text.to_string()).unwrap_or_default();
     let mut text = vec![];
-    clap_mangen::Man::new(command).render(&mut text)?;
+    let source = concat!("foretoken ", env!("CARGO_PKG_VERSION"));
+    clap_mangen::Man::new(command).source(source).render(&mut text)?;
+    if let Some(lines) = examples.strip_prefix("Examples:\n") {
+        let lines = lines.replace('\\', "\\e").replace('-', "\\-");
+        write!(text, ".SH EXAMPLES\n.nf\n{lines}\n.fi\n")?;
+    }
     print(&text)
 }
 

@@ -270,7 +270,10 @@ impl Backend for Cpu {
         let need = shape.layers * layer_bytes;
         anyhow::ensure!(slots.end <= shape.slots && bytes.len() == need, "{} bytes of KV, {need} needed", bytes.len());
         if need > 0 {
-            bytes.chunks_exact(layer_bytes).enumerate().for_each(|(layer, rows)| kv.set_rows(layer, slots.clone(), rows));
+            bytes
+                .chunks_exact(layer_bytes)
+                .enumerate()
+                .for_each(|(layer, rows)| kv.set_rows(layer, slots.clone(), rows));
         }
         Ok(())
     }

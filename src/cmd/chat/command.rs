@@ -43,7 +43,11 @@ pub const COMMANDS: &[(&str, &str, &str)] = &[
     ("/save", "FILE", "write the conversation as JSON"),
     ("/load", "FILE", "go on with a conversation that was saved"),
     ("/stats", "", "what it cost so far"),
-    ("/draft", "[KIND...]", "change drafters as --draft does, e.g. lookup,min=2, none or help; without KIND, tell them"),
+    (
+        "/draft",
+        "[KIND...]",
+        "change drafters as --draft does, e.g. lookup,min=2, none or help; without KIND, tell them",
+    ),
     ("/quit", "", "end, as Ctrl-D does"),
 ];
 

@@ -59,7 +59,9 @@ impl Talk<'_> {
                     break Finish::Context;
                 }
                 let (alone, most) = (self.render(self.turns.remembered(), message)?.len(), self.session.capacity());
-                bail!("the message takes {alone} tokens, which leaves no room in the context of {most}: a shorter one or a larger -c is needed");
+                bail!(
+                    "the message takes {alone} tokens, which leaves no room in the context of {most}: a shorter one or a larger -c is needed"
+                );
             };
             self.turns.forget(skip);
             match said.is_empty() {
@@ -103,10 +105,9 @@ impl Talk<'_> {
                 return Ok(false);
             }
             Finish::Interrupted => report.note("interrupted: the answer stays as it is"),
-            Finish::Context => report.note(format_args!(
-                "the context of {} is full: the answer is cut short",
-                self.session.capacity()
-            )),
+            Finish::Context => {
+                report.note(format_args!("the context of {} is full: the answer is cut short", self.session.capacity()))
+            }
             _ => {}
         }
         if within > 0 {
@@ -143,6 +144,7 @@ impl Talk<'_> {
 
     fn tell_forgotten(&self, turns: usize) {
         let these = if turns == 1 { "turn is".to_owned() } else { format!("{turns} turns are") };
-        self.report.note(format_args!("the context of {} is full: the oldest {these} forgotten", self.session.capacity()));
+        self.report
+            .note(format_args!("the context of {} is full: the oldest {these} forgotten", self.session.capacity()));
     }
 }

@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn roles_alternate_whatever_is_forgotten() {
-        let roles = |t: &Turns, skip| t.messages(skip, "x").iter().map(|m| m.role.clone()).collect::<Vec<_>>().join(" ");
+        let roles =
+            |t: &Turns, skip| t.messages(skip, "x").iter().map(|m| m.role.clone()).collect::<Vec<_>>().join(" ");
         let mut some = turns(3);
         assert_eq!(roles(&some, 0), "system user assistant user assistant user assistant user");
         assert_eq!(roles(&some, 2), "system user assistant user");
