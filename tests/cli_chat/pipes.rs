@@ -127,8 +127,7 @@ fn conversations_are_saved_loaded_and_gone_back_in() {
     let hh = |messages: &[&str]| messages.iter().map(|m| ((*m).to_owned(), "HH".to_owned())).collect::<Vec<_>>();
     go("a\nb\n/undo\nc\n/regen\n/save @/a b.json\n", &[]);
     assert_eq!(turns(&file), hh(&["a", "c"]));
-    let output = go("/load @/a b.json\nd\n/save @/a b.json\n/clear\n/undo\n", &[]);
-    drop(output);
+    go("/load @/a b.json\nd\n/save @/a b.json\n/clear\n", &[]);
     assert_eq!(turns(&file), hh(&["a", "c", "d"]));
     go("/read @/notes.txt\n/read @/notes.txt\nwhat?\nmore\n/save @/a b.json\n", &[]);
     assert_eq!(turns(&file), hh(&["one\ntwo\none\ntwo\nwhat?", "more"]));
@@ -149,7 +148,18 @@ fn conversations_are_saved_loaded_and_gone_back_in() {
         assert!(said.contains(&format!("prompt: {want:?}")), "{script}: {said}");
     }
     let think = stderr(&go("a\n", &["-vv", "--think", "off"]));
-    assert!(think.contains("<|start|>a false "), "{think}");
+    assert!(think.contains("<|start|>a False "), "{think}");
+    // What a template says itself is shown, and an empty system message takes its place.
+    let own = "{% if messages[0].role != 'system' %}<|start|>own{% endif %}".to_owned() + cli::TEMPLATE;
+    let own = save("pipe-own", &with_template(cli::tiny(), &own));
+    for (more, want) in
+        [(&[][..], "prompt: \"<|start|>own<|start|>user a"), (&["--system", ""], "prompt: \"<|start|>system <|end|>")]
+    {
+        let output = run_with(&args(&own, &[&["-vv", "-n", "0"], more].concat()), b"a\n");
+        assert!(stderr(&output).contains(want), "{more:?}: {}", stderr(&output));
+    }
+    let output = run_with(&args(&own, &["--system", "be"]), b"");
+    assert_eq!((output.status.code(), output.stdout), (Some(0), vec![]), "nothing said, nothing rendered");
     // A file that is no conversation changes nothing.
     std::fs::write(&file, r#"{"messages": [{"role": "user", "content": "x"}]}"#).unwrap();
     let script = format!("/load {}\n", file.display());

@@ -24,7 +24,7 @@ fn warned(output: &std::process::Output) -> bool {
 #[test]
 fn the_longest_common_prefix_is_reused_and_changes_nothing() {
     let long = "the same beginning ".repeat(15);
-    for (name, model) in [("cache", strict()), ("cache-q8", common::gguf_writer::tiny_llama(3, "Q4_K"))] {
+    for (name, model) in [("cache", cli::tiny()), ("cache-q8", common::gguf_writer::tiny_llama(3, "Q4_K"))] {
         let model = save(name, &with_template(model, STRICT));
         for kv in ["f16", "f32", "q8_0"] {
             let file = scratch(&format!("chat-{name}-{kv}")).join("ünnamed cache");
@@ -33,7 +33,7 @@ fn the_longest_common_prefix_is_reused_and_changes_nothing() {
             }
             let cached = ["--kv-type", kv, "--prompt-cache", file.to_str().unwrap()];
             let mut known = 0;
-            for (prompt, least) in [("", 0), ("one", 280), ("one two", 280), ("", 280), ("other", 280), ("one", 280)] {
+            for (prompt, least) in [("", 0), ("one", 200), ("one two", 200), ("", 200), ("other", 200), ("one", 200)] {
                 let prompt = format!("{long}{prompt}");
                 let plain = run(&line(&model, &prompt, &["--kv-type", kv]));
                 let output = run(&line(&model, &prompt, &cached));
@@ -41,7 +41,7 @@ fn the_longest_common_prefix_is_reused_and_changes_nothing() {
                 assert_eq!(output.stdout, plain.stdout, "{name} {kv} {prompt}");
                 assert!(!warned(&output), "{}", stderr(&output));
                 let (tokens, reused) = numbers(&output);
-                assert!(tokens > 280 && reused >= least && (reused > 0) == (known > 0), "{reused} of {tokens}");
+                assert!(tokens > 200 && reused >= least && (reused > 0) == (known > 0), "{reused} of {tokens}");
                 known = tokens;
             }
             // All of it is known.

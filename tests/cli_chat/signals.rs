@@ -35,7 +35,13 @@ fn ended(mut terminal: Terminal, status: &str, what: &str) {
 fn at_the_prompt() {
     for (name, keys, status) in [("eof", "\x04", "0"), ("twice", "\x03\x03", "130"), ("quit", "/quit\r", "0")] {
         let (mut terminal, _) = start(&format!("modes-{name}"), cli::TEMPLATE, &[]);
-        terminal.send(keys);
+        for key in keys.split_inclusive('\x03') {
+            terminal.send(key);
+            if name == "twice" && terminal.shown().matches("Ctrl-C again").count() == 0 {
+                terminal.expect("Ctrl-C again ends");
+                terminal.expect("> ");
+            }
+        }
         ended(terminal, status, name);
     }
     for (name, by) in [("term", Signal::TERM), ("hup", Signal::HUP)] {

@@ -166,7 +166,8 @@ impl Backend for Naive {
         for part in 0..2 {
             for layer in 0..kv.shape.layers {
                 let at = kv.at(part, layer, 0) + slots.start * kv.cols();
-                let row = &mut kv.data[at..at + slots.len() * kv.cols()];
+                let len = slots.len() * kv.cols();
+                let row = &mut kv.data[at..at + len];
                 row.iter_mut().zip(&mut values).for_each(|(to, value)| *to = value);
             }
         }

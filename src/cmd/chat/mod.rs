@@ -114,7 +114,7 @@ impl Chat<'_> {
                     let _ = writeln!(stderr(), "error: {}", report::one_line(&format!("{error:#}")));
                 }
             }
-            if interrupt.ends() || interrupt.unwatch().is_err() && !terminal {
+            if interrupt.ends() || !terminal && interrupt.unwatch().is_err() {
                 bail!(Interrupted);
             }
         }
