@@ -96,7 +96,7 @@ pub fn read<B: Backend>(
     report: &Report,
 ) -> Result<Option<Read>> {
     let started = Instant::now();
-    let reused = session.keep_common(tokens);
+    let reused = session.keep_common(tokens)?;
     let news = &tokens[reused..];
     let bar = (news.len() > 2 * CHUNK).then(|| report.bar("reading the prompt", news.len() as u64, Unit::Tokens));
     let read = session.prefill(news, |done| {

@@ -92,13 +92,13 @@ fn fresh(model: &Arc<Model<Cpu>>, capacity: usize, params: &SampleParams, drawn:
     let mut session = Session::new(model.clone(), capacity, KvType::F16).unwrap();
     let mut sampler = Sampler::new(params.clone(), 3, 320, |_| vec![]).unwrap();
     for from in (0..drawn).step_by(capacity / 2) {
-        session.truncate(0);
+        session.rewind(0).unwrap();
         assert!(session.prefill(&[1], |_| Continue(())).unwrap().is_continue());
         let max = drawn.min(from + capacity / 2) - from;
         let limits = Limits { max_tokens: Some(max), ends: &[] };
         session.generate(&mut sampler, limits, || false, |_| Ok(Continue(()))).unwrap();
     }
-    session.truncate(0);
+    session.rewind(0).unwrap();
     (session, sampler)
 }
 
@@ -193,7 +193,7 @@ fn a_session_goes_back_and_is_taken_up_again() {
                 let mut session = new();
                 let other: Vec<Token> = tokens.iter().take(len).copied().chain([300; 50]).collect();
                 read(&mut session, &other);
-                assert_eq!(session.keep_common(&tokens), len.min(400));
+                assert_eq!(session.keep_common(&tokens).unwrap(), len.min(400));
                 let kept = session.tokens().len();
                 assert_eq!(session.cached(), kept.saturating_sub(1));
                 read(&mut session, &tokens[kept..]);
@@ -207,7 +207,7 @@ fn a_session_goes_back_and_is_taken_up_again() {
                         session.kv_bytes().unwrap()
                     })
                     .unwrap();
-                let kept = restored.keep_common(&tokens);
+                let kept = restored.keep_common(&tokens).unwrap();
                 read(&mut restored, &tokens[kept..]);
                 assert!(restored.kv_bytes().unwrap() == want, "{len} restored");
             }

@@ -10,11 +10,13 @@ mod turns;
 
 use super::cache::{self, Cache};
 use super::interrupt::Interrupt;
+use super::load::{self, Opened};
 use super::report::{self, Report};
 use super::stats::{Sink, Stats};
-use super::{Interrupted, draft, input, is_closed_pipe, load, prompt, run, sampling};
+use super::{Interrupted, draft, input, is_closed_pipe, prompt, run, sampling};
 use crate::cli::{ChatArgs, DraftArgs};
-use crate::spec::{self, Choice};
+use crate::engine::Plan;
+use crate::spec::{Accept, Choice, choice};
 use anyhow::{Context, Result, bail};
 use command::Line;
 use lines::{Lines, Said};
@@ -45,7 +47,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let sampler = sampling::sampler(params, seed, &language.tokenizer)?;
     let mut session = opened.session()?;
     let cache = Cache::open(args.prompt_cache.as_deref(), &args.model, &opened, &mut session, &report)?;
-    let drafting = draft::install(&args.draft, &choices, &mut session)?;
+    let drafting = draft::install(&args.draft, &choices, &opened, &language, &mut session)?;
     let stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
     let mut lines = Lines::open(args.history.as_ref(), &report)?;
     sampling::tell_seed(&args.sampling, seed, &report);
@@ -65,7 +67,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
         interrupt: &interrupt,
         report,
     };
-    let mut chat = Chat { talk, draft: &args.draft, given: String::new() };
+    let mut chat = Chat { talk, opened: &opened, draft: &args.draft, given: String::new() };
     let ended = chat.converse(&mut lines);
     let Talk { session, stats, .. } = chat.talk;
     if ended.is_ok() || ended.as_ref().is_err_and(|error| error.is::<Interrupted>()) {
@@ -79,6 +81,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
 
 struct Chat<'a> {
     talk: Talk<'a>,
+    opened: &'a Opened,
     draft: &'a DraftArgs,
     /// Text of files that goes with the next message.
     given: String,
@@ -186,14 +189,20 @@ impl Chat<'_> {
                 return Ok(());
             }
             Some("help") => {
-                Report::default().note(spec::help());
+                Report::default().note(choice::help());
                 return Ok(());
             }
             Some("none") => vec![],
-            Some(kinds) => kinds.split_whitespace().map(Choice::parse).collect::<Result<_>>().context("/draft")?,
+            // The name of a file may have spaces.
+            Some(kinds) => match Choice::parse(kinds) {
+                Ok(one) => vec![one],
+                Err(_) => kinds.split_whitespace().map(Choice::parse).collect::<Result<_>>().context("/draft")?,
+            },
         };
-        talk.session.set_drafters(vec![], 0);
-        let drafting = draft::install(self.draft, &choices, &mut talk.session)?;
+        let drafting = draft::install(self.draft, &choices, self.opened, talk.language, &mut talk.session)?;
+        if drafting.is_none() {
+            talk.session.set_drafters(vec![], Plan { nodes: 0, accept: Accept::Exact });
+        }
         talk.stats.set_drafting(drafting);
         talk.report.note(format_args!("drafting: {}", talk.stats.drafters()));
         Ok(())
