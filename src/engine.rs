@@ -197,8 +197,8 @@ impl<B: Backend> Session<B> {
         self.drafters.iter_mut().try_for_each(|drafter| drafter.observe(news))
     }
 
-    /// Appends `tokens` and evaluates all but the last, chunk by chunk. `progress` is told before each layer of each
-    /// chunk how many are done, and ends the evaluation with `Break`; then nothing of `tokens` remains.
+    /// Appends `tokens` and evaluates all but the last, chunk by chunk. `progress` is told within each chunk, twice
+    /// a layer, how many are done, and ends the evaluation with `Break`; then nothing of `tokens` remains.
     pub fn prefill(
         &mut self,
         tokens: &[Token],
@@ -230,7 +230,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Generates until something ends it. `emit` sees every token but the end token, in order, and may end the text.
-    /// `interrupted` is asked before each layer of each pass.
+    /// `interrupted` is asked twice a layer of each pass.
     pub fn generate(
         &mut self,
         sampler: &mut Sampler,

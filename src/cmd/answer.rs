@@ -4,8 +4,8 @@ use super::terminal;
 use std::io::{self, StdoutLock, Write};
 
 /// The text on stdout, piece by piece.
-pub struct Answer {
-    out: StdoutLock<'static>,
+pub struct Answer<W: Write = StdoutLock<'static>> {
+    out: W,
     last: Option<u8>,
     thoughts: Option<Thoughts>,
 }
@@ -16,7 +16,9 @@ impl Answer {
         let thoughts = terminal::has_colours().then(|| Thoughts::new(thinking));
         Self { out: io::stdout().lock(), last: None, thoughts }
     }
+}
 
+impl<W: Write> Answer<W> {
     /// Writes at once.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
         let Some(&last) = text.as_bytes().last() else { return Ok(()) };
@@ -58,7 +60,7 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl<W: Write> Drop for Answer<W> {
     /// Leaves no colour behind, whatever happened.
     fn drop(&mut self) {
         let _ = self.write_rest();
@@ -134,6 +136,17 @@ impl Thoughts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_panic_leaves_the_terminal_dim() {
+        let mut out = vec![];
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut answer = Answer { out: &mut out, last: None, thoughts: Some(Thoughts::new(true)) };
+            answer.write("hm").unwrap();
+            std::panic::resume_unwind(Box::new(()));
+        }));
+        assert!(panicked.is_err() && out == b"\x1b[2mhm\x1b[0m");
+    }
 
     #[test]
     fn thoughts_are_dim_in_any_portions() {

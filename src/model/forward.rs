@@ -36,7 +36,7 @@ impl<B: Backend> Model<B> {
         Ok(logits.unwrap_or_default()) // nobody stops it
     }
 
-    /// As [`Model::forward`], asking before each layer whether to `go_on`. If not, there are no logits and the context
+    /// As [`Model::forward`], asking before each half of a layer whether to `go_on`. If not, there are no logits and the context
     /// is what it was; the tree of an earlier pass is gone.
     pub fn forward_while(
         &self,
@@ -103,6 +103,9 @@ impl<B: Backend> Model<B> {
             norm_if(b, &mut a.h, &layer.post_attn_norm, c.eps);
             b.add(&mut a.x, &a.h);
 
+            if !go_on() {
+                return false;
+            }
             b.rms_norm(&a.x, &layer.ffn_norm, c.eps, &mut a.h);
             layer.gate_up.run_all(b, &a.h, a.fused_gate_up.as_mut(), [&mut a.gate, &mut a.up]);
             b.glu(&mut a.gate, &a.up, c.arch.activation);

@@ -3,14 +3,16 @@
 use super::*;
 use common::cli::run_with;
 use foretoken::backend::{KvType, cpu::Cpu};
-use foretoken::engine::{CHUNK, Finish, Limits, Session};
+use foretoken::engine::{CHUNK, Finish, Limits, Plan, Session};
 use foretoken::gguf::Gguf;
 use foretoken::isa::Isa;
 use foretoken::model::Model;
 use foretoken::sample::{LogitBias, SampleParams, Sampler};
+use foretoken::spec::Accept;
 use foretoken::text::{ChatTemplate, Message, Tokenizer};
 use foretoken::tree::Token;
 use serde_json::Map;
+use std::cell::Cell;
 use std::ops::ControlFlow::Continue;
 use std::sync::Arc;
 
@@ -215,8 +217,35 @@ fn a_session_goes_back_and_is_taken_up_again() {
             assert!(session.restore(tokens.clone(), &want[1..]).is_err());
             assert!(session.restore(vec![320, 1], &[]).is_err());
             assert!(session.tokens().is_empty() && session.cached() == 0);
+            // An answer stopped between layers goes on as if it had not been, with a drafter or without.
+            for draft in ["", "lookup,min=1"] {
+                let params = SampleParams { temp: 1.0, ..SampleParams::default() };
+                let answer = |stops: &[usize]| {
+                    let (mut session, mut sampler) = (new(), Sampler::new(params.clone(), 3, 320, |_| vec![]).unwrap());
+                    if !draft.is_empty() {
+                        let drafter = Box::new(foretoken::spec::lookup::Lookup::new(1, 63, 2));
+                        session.set_drafters(vec![drafter], Plan { nodes: 8, accept: Accept::Exact });
+                    }
+                    read(&mut session, &tokens[..100]);
+                    let (mut got, mut stops, asked) = (vec![], stops.iter(), Cell::new(0));
+                    while got.len() < 40 {
+                        let stop = stops.next().copied().unwrap_or(usize::MAX);
+                        asked.set(0);
+                        let interrupted = || asked.replace(asked.get() + 1) >= stop;
+                        let limits = Limits { max_tokens: Some(40 - got.len()), ends: &[] };
+                        let outcome = session.generate(&mut sampler, limits, interrupted, |token| {
+                            got.push(token);
+                            Ok(Continue(()))
+                        });
+                        assert_eq!(outcome.unwrap().finish == Finish::Interrupted, stop != usize::MAX);
+                        assert_eq!(session.cached() + 1, 100 + got.len());
+                    }
+                    (got, session.kv_bytes().unwrap())
+                };
+                assert!(answer(&[0, 1, 2, 3, 4, 5, 7, 1, 1]) == answer(&[]), "{draft}");
+            }
             // Stopped between layers, nothing remains of it.
-            for stop in 0..8 {
+            for stop in 0..12 {
                 let mut session = new();
                 read(&mut session, &tokens[..100]);
                 let mut asked = 0;
@@ -225,7 +254,7 @@ fn a_session_goes_back_and_is_taken_up_again() {
                     if asked > stop { std::ops::ControlFlow::Break(()) } else { Continue(()) }
                 });
                 let stopped = stopped.unwrap().is_break();
-                assert_eq!(stopped, stop < 4, "two chunks of two layers");
+                assert_eq!(stopped, stop < 8, "two chunks of two layers of two halves");
                 if stopped {
                     assert_eq!((session.tokens().len(), session.cached()), (100, 99));
                     read(&mut session, &tokens[100..]);
