@@ -8,7 +8,7 @@ use foretoken::gguf::Gguf;
 use foretoken::isa::Isa;
 use foretoken::model::Model;
 use foretoken::sample::{LogitBias, SampleParams, Sampler};
-use foretoken::spec::Accept;
+use foretoken::spec::{Accept, Nodes};
 use foretoken::text::{ChatTemplate, Message, Tokenizer};
 use foretoken::tree::Token;
 use serde_json::Map;
@@ -224,7 +224,7 @@ fn a_session_goes_back_and_is_taken_up_again() {
                     let (mut session, mut sampler) = (new(), Sampler::new(params.clone(), 3, 320, |_| vec![]).unwrap());
                     if !draft.is_empty() {
                         let drafter = Box::new(foretoken::spec::lookup::Lookup::new(1, 63, 2));
-                        session.set_drafters(vec![drafter], Plan { nodes: 8, accept: Accept::Exact });
+                        session.set_drafters(vec![drafter], Plan { nodes: Nodes::Fixed(8), accept: Accept::Exact });
                     }
                     read(&mut session, &tokens[..100]);
                     let (mut got, mut stops, asked) = (vec![], stops.iter(), Cell::new(0));

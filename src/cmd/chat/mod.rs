@@ -16,7 +16,7 @@ use super::stats::{Sink, Stats};
 use super::{Interrupted, draft, input, is_closed_pipe, prompt, run, sampling};
 use crate::cli::{ChatArgs, DraftArgs};
 use crate::engine::Plan;
-use crate::spec::{Accept, Choice, choice};
+use crate::spec::{Choice, choice};
 use anyhow::{Context, Result, bail};
 use command::Line;
 use lines::{Lines, Said};
@@ -47,7 +47,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let sampler = sampling::sampler(params, seed, &language.tokenizer)?;
     let mut session = opened.session()?;
     let cache = Cache::open(args.prompt_cache.as_deref(), &args.model, &opened, &mut session, &report)?;
-    let drafting = draft::install(&args.draft, &choices, &opened, &language, &mut session)?;
+    let drafting = draft::install(&args.draft, &choices, &opened, &language, &report, &mut session)?;
     let stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
     let mut lines = Lines::open(args.history.as_ref(), &report)?;
     sampling::tell_seed(&args.sampling, seed, &report);
@@ -199,9 +199,10 @@ impl Chat<'_> {
                 Err(_) => kinds.split_whitespace().map(Choice::parse).collect::<Result<_>>().context("/draft")?,
             },
         };
-        let drafting = draft::install(self.draft, &choices, self.opened, talk.language, &mut talk.session)?;
+        let drafting =
+            draft::install(self.draft, &choices, self.opened, talk.language, &talk.report, &mut talk.session)?;
         if drafting.is_none() {
-            talk.session.set_drafters(vec![], Plan { nodes: 0, accept: Accept::Exact });
+            talk.session.set_drafters(vec![], Plan { nodes: self.draft.draft_max, accept: self.draft.accept });
         }
         talk.stats.set_drafting(drafting);
         talk.report.note(format_args!("drafting: {}", talk.stats.drafters()));
