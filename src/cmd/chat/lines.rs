@@ -285,7 +285,7 @@ mod tests {
             ("hi\r\n", &["hi"]),
             ("\u{FEFF}a\n\u{FEFF}b\n", &["a", "\u{FEFF}b"]),
             ("a \\\nb\\\nc\nd\n", &["a \nb\nc", "d"]),
-            ("a\\\n", &["a\n"]),
+            ("a\\\n", &["a"]),
             ("\"\"\"one\"\"\"\nx\n", &["one", "x"]),
             ("\"\"\"\none\n\n /two\\\n\"\"\"\nx\n", &["one\n\n /two\\", "x"]),
             ("\"\"\"one\ntwo\"\"\" \n", &["one\ntwo"]),

@@ -161,7 +161,7 @@ mod tests {
         };
         for (text, needle) in [
             ("", "EOF"),
-            ("[]", "missing field"),
+            ("[]", "invalid length"),
             (r#"{"messages": 1}"#, "invalid type"),
             (r#"{"messages": [], "x": 1}"#, "unknown field `x`"),
             (&said(&["user"]), "message 0 has no answer"),
