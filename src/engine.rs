@@ -173,9 +173,7 @@ impl<B: Backend> Session<B> {
     /// tokens that need not be read again.
     pub fn restart(&mut self, tokens: &[Token]) -> Result<usize> {
         self.ordinal = 0;
-        let kept = self.context.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        self.rewind(kept)?;
-        Ok(kept)
+        self.keep_common(tokens)
     }
 
     /// Forgets all tokens from number `len` on. The noise goes on: what comes instead is drawn anew.

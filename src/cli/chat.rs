@@ -1,6 +1,6 @@
 //! What `chat` takes.
 
-use super::{DraftArgs, ModelArgs, ReportArgs, SamplingArgs, at_least_minus_one};
+use super::{DraftArgs, ModelArgs, ReportArgs, SamplingArgs, TemplateArgs, at_least_minus_one};
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParserFactory};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
@@ -60,6 +60,9 @@ pub struct ChatArgs {
     /// Keep evaluated tokens in this file: what the next conversation starts with is not evaluated again
     #[arg(long, value_name = "FILE")]
     pub prompt_cache: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub template: TemplateArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub sampling: SamplingArgs,

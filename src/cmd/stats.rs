@@ -208,6 +208,8 @@ impl Stats {
             }
             (all, more) => *all = all.take().or(more),
         }
+    }
+
     /// From now on it drafts otherwise.
     pub fn set_drafting(&mut self, drafting: Option<Setup>) {
         self.drafting = drafting;

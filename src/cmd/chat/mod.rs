@@ -13,7 +13,7 @@ use super::interrupt::Interrupt;
 use super::load::{self, Opened};
 use super::report::{self, Report};
 use super::stats::{Sink, Stats};
-use super::{Interrupted, draft, input, is_closed_pipe, prompt, run, sampling};
+use super::{Interrupted, draft, input, is_closed_pipe, prompt, run, sampling, template};
 use crate::cli::{ChatArgs, DraftArgs};
 use crate::engine::Plan;
 use crate::spec::{Choice, choice};
@@ -34,13 +34,17 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let params = sampling::params(&args.sampling)?;
     let choices = draft::choices(&args.draft)?;
     let stops = run::stops(&args.stop, false)?;
+    let template = template::choice(&args.template)?;
     let sink = Sink::open(args.report.stats.as_ref())?;
 
     let started = Instant::now();
-    let (opened, language) = load::all(&args.model, &report)?;
+    let (opened, mut language) = load::all(&args.model, &report)?;
+    template.install(&mut language);
     match &language.template {
         Ok(Some(_)) => {}
-        Ok(None) => bail!("chat: the model has no chat template: `foretoken run` continues a text without one"),
+        Ok(None) => {
+            bail!("chat: the model has no chat template: give one with --chat-template, or continue a text with `run`")
+        }
         Err(error) => bail!("{error:#}: chat needs the template"),
     }
     let seed = sampling::seed(&args.sampling);
