@@ -92,6 +92,7 @@ fn a_message_may_be_of_any_length() {
     let (typed, pasted) = ("ab".repeat(3_000), "xyz ".repeat(3_000));
     terminal.send(&format!("{typed}\r"));
     terminal.expect("HH\r\n");
+    terminal.expect("> "); // until then the terminal itself keeps what is typed, 4096 bytes of it
     terminal.send(&format!("\x1b[200~{pasted}\x1b[201~\r"));
     terminal.expect("HH\r\n");
     assert!(messages(&finish(terminal, &home)) == [typed, pasted]);
