@@ -3,28 +3,41 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod chat;
+mod draft;
+mod parse;
 mod shard;
 mod template;
+mod text;
 
 pub use bench::{BenchArgs, DraftSet};
+pub use chat::{ChatArgs, History, Think};
+pub use draft::{Draft, DraftArgs};
+pub use parse::{command, parse};
 pub use shard::Shard;
 pub use template::TemplateArgs;
+pub use text::{ShapeArgs, TextArgs};
 
 use crate::backend::KvType;
 use crate::isa::Isa;
-use crate::spec::{self, Accept, Choice, Nodes};
-use crate::tree::DraftTree;
-use anyhow::Context;
 use clap::builder::{OsStringValueParser, TryMapValueParser, TypedValueParser, ValueParserFactory};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Quantised GGUF language models on the command line, with lossless speculative decoding.
+/// Quantised GGUF language models on the command line, with lossless speculative decoding
+///
+/// Without a command, `foretoken -m FILE` is `chat` on a terminal, and `run` with a prompt or a pipe.
 #[derive(Parser, Debug)]
 #[command(name = "foretoken", version, propagate_version = true, max_term_width = 100)]
+#[command(before_help = "\
+Examples:
+  foretoken -m M.gguf                                             talk to a model
+  foretoken -m M.gguf -p \"Why is the sky blue?\"                  one answer
+  git diff | foretoken -m M.gguf -p \"Describe this change:\" -    a prompt and a pipe
+  foretoken batch -m M.gguf < requests.jsonl > answers.jsonl      many answers
+  foretoken inspect M.gguf                                        what is in the file")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -34,13 +47,34 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Talk to a model, turn by turn
+    ///
+    /// On a terminal there is line editing and a history; pasted lines are one message, so are lines between """ and
+    /// """, and a line that ends with \ goes on in the next. Ctrl-C stops an answer and keeps what there is of it;
+    /// before the first word of one it takes the message back. Ctrl-C twice at an empty prompt ends with status 130,
+    /// Ctrl-D with 0. A line that starts with / is a command (/help lists them), // is a message that starts with /.
+    /// From a pipe, every line that is not blank is a message, the answers are all that stdout gets, and the first error
+    /// ends with status 1. When the context is full the oldest turns are forgotten: those that leave room for an answer,
+    /// a quarter of the context or -n; the system message stays.
+    #[command(before_help = "\
+Examples:
+  foretoken chat -m M.gguf --system \"Answer in one sentence.\"
+  foretoken chat -m M.gguf --prompt-cache M.cache --draft lookup
+  printf '%s\\n' \"Name a colour.\" \"Another.\" | foretoken chat -m M.gguf")]
+    Chat(ChatArgs),
     /// Answer one prompt on stdout
     ///
     /// stdout gets the answer and, unless it ends with one or is empty, a newline. The text is what the user says in the
     /// file's chat template; with --raw, or when the file has no template, the model continues the text. Without -p and -f
-    /// the text is read from stdin, unless that is a terminal; with them stdin is not touched. A byte-order mark at its
-    /// start is dropped, everything else is taken as it is, final newline included; what is not UTF-8 is an error.
+    /// the text is read from stdin, unless that is a terminal; with them stdin is not touched, unless - puts it after -p,
+    /// on a new line. A byte-order mark at the start of each is dropped, everything else is taken as it is, final newline
+    /// and NUL included; what is not UTF-8 is an error that names the first wrong byte.
     /// Exit status: 0, also when stdout is closed early; 1 for a failure; 2 for a wrong command line; 130 when interrupted.
+    #[command(before_help = "\
+Examples:
+  foretoken run -m M.gguf -p \"Why is the sky blue?\" -n 100 --temp 0
+  cat notes.txt | foretoken run -m M.gguf -p \"Summarise:\" -
+  foretoken run -m M.gguf --raw -e -p \"Once upon a time\\n\" --echo")]
     Run(RunArgs),
     /// Answer JSON lines from stdin with JSON lines on stdout
     ///
@@ -51,10 +85,21 @@ pub enum Command {
     /// given is made of --seed and the number of the line. An answer has "id" (by default the number of the line), "text",
     /// "tokens" (ids, without the end token), "finish_reason" (stop length error), "usage" and "timings". A line that
     /// cannot be answered gets "error" instead and the rest goes on: the exit status is 0 when all lines were read.
+    #[command(before_help = "\
+Examples:
+  foretoken batch -m M.gguf < requests.jsonl > answers.jsonl
+  echo '{\"prompt\": \"Name a colour.\", \"max_tokens\": 8}' | foretoken batch -m M.gguf")]
     Batch(BatchArgs),
     /// Print the token ids of a text
+    #[command(before_help = "\
+Examples:
+  foretoken tokenize -m M.gguf -p \"Hello, world\"
+  foretoken tokenize -m M.gguf --json < notes.txt")]
     Tokenize(TokenizeArgs),
     /// Measure the perplexity of a text, windowed as llama.cpp does
+    #[command(before_help = "\
+Examples:
+  foretoken perplexity -m M.gguf -f wiki.test.raw -c 512")]
     Perplexity(PerplexityArgs),
     /// Measure speed: prefill, decode and the cost of batch widths; with --prompts, what drafting gains on texts
     ///
@@ -65,13 +110,44 @@ pub enum Command {
     /// {"question_id": ..., "category": ..., "turns": [...]} as Spec-Bench has them, whose turns are played as a
     /// conversation with the model's own answers; other fields are ignored. Among the latter the eight categories of
     /// MT-Bench make one row, mt_bench. Tokens are the most likely ones unless --temp says otherwise.
+    #[command(before_help = "\
+Examples:
+  foretoken bench -m M.gguf
+  foretoken bench -m M.gguf --widths 1,4,8 --depth 0,4000 --json
+  foretoken bench -m M.gguf --prompts questions.jsonl --draft lookup --report page.html")]
     Bench(BenchArgs),
     /// Explain a model file: metadata, tensors, kernels, memory needed
+    #[command(before_help = "\
+Examples:
+  foretoken inspect M.gguf
+  foretoken inspect M.gguf -c 0 --kv-type q8_0")]
     Inspect(InspectArgs),
+    /// Print the completions of a shell
+    #[command(before_help = "\
+Examples:
+  foretoken completions bash > ~/.local/share/bash-completion/completions/foretoken
+  foretoken completions zsh > ~/.zfunc/_foretoken
+  foretoken completions fish > ~/.config/fish/completions/foretoken.fish")]
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, of all or of one command
+    #[command(before_help = "\
+Examples:
+  foretoken man | man -l -
+  foretoken man run > ~/.local/share/man/man1/foretoken-run.1")]
+    Man {
+        /// The command
+        #[arg(value_name = "COMMAND")]
+        command: Option<String>,
+    },
 }
 
 /// The model and how to run it.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Model file (GGUF; of a split one, any shard)
     #[arg(short, long, value_name = "FILE")]
@@ -100,20 +176,6 @@ pub enum Activations {
     Int8,
     /// As they are.
     F32,
-}
-
-/// Where a text comes from.
-#[derive(Args, Debug, Clone, Default)]
-pub struct TextArgs {
-    /// The text
-    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "stdin"], allow_hyphen_values = true)]
-    pub prompt: Option<OsString>,
-    /// File that holds the text
-    #[arg(short, long, value_name = "FILE", conflicts_with = "stdin")]
-    pub file: Option<PathBuf>,
-    /// "-" reads the text from stdin to its end
-    #[arg(value_name = "-", value_parser = ["-"])]
-    pub stdin: Option<String>,
 }
 
 /// How tokens are chosen.
@@ -203,75 +265,6 @@ pub struct GrammarArgs {
     pub lark_file: Option<PathBuf>,
 }
 
-/// What guesses tokens ahead.
-#[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "Drafting")]
-pub struct DraftArgs {
-    /// Guess tokens ahead and check them in one pass: the text stays the same. "help" lists the kinds of drafters and
-    /// their options (repeatable) [default: none]
-    #[arg(long, value_name = "KIND[:FILE][,KEY=X...]", value_parser = DraftParser)]
-    pub draft: Vec<Draft>,
-    /// Tokens to guess a pass: N (1 to 63) every time, or "auto" ("auto:N"): as many as pay by what passes and guesses have cost
-    /// and brought so far, at most N
-    #[arg(long, value_name = "N|auto[:N]", default_value = "auto", value_parser = DraftMaxParser)]
-    pub draft_max: Nodes,
-    /// Rule by which guesses are accepted. exact: the text is that of no drafter; rejection: another text from the same
-    /// distribution, accepts more at temperature > 0; typical: LOSSY, accepts what is likely enough
-    #[arg(long, value_name = "RULE", default_value = "exact")]
-    pub accept: Accept,
-}
-
-/// A drafter, or `none`.
-#[derive(Clone, Debug)]
-pub struct Draft(pub Option<Choice>);
-
-#[derive(Clone)]
-struct DraftParser;
-
-impl TypedValueParser for DraftParser {
-    type Value = Draft;
-
-    fn parse_ref(&self, _: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<Draft, clap::Error> {
-        match value.to_string_lossy().as_ref() {
-            "none" => Ok(Draft(None)),
-            "help" => {
-                let mut help = clap::Error::new(ErrorKind::DisplayHelp);
-                help.insert(ContextKind::Custom, ContextValue::String(spec::choice::help()));
-                Err(help)
-            }
-            text => Choice::parse(text).map(|choice| Draft(Some(choice))).map_err(|e| one_line("--draft", &e)),
-        }
-    }
-}
-
-#[derive(Clone)]
-struct DraftMaxParser;
-
-impl TypedValueParser for DraftMaxParser {
-    type Value = Nodes;
-
-    fn parse_ref(&self, _: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<Nodes, clap::Error> {
-        draft_max(&value.to_string_lossy()).map_err(|e| one_line("--draft-max", &e))
-    }
-}
-
-/// Guesses a round, from text.
-fn draft_max(text: &str) -> anyhow::Result<Nodes> {
-    let most = DraftTree::MAX - 1;
-    let count = |text: &str| text.parse().ok().filter(|n| (1..=most).contains(n));
-    let nodes = match text.strip_prefix("auto") {
-        Some("") => Some(Nodes::Auto(most)),
-        Some(rest) => rest.strip_prefix(':').and_then(count).map(Nodes::Auto),
-        None => count(text).map(Nodes::Fixed),
-    };
-    nodes.with_context(|| format!("found '{text}', supported 1 to {most}, auto, auto:1 to auto:{most}"))
-}
-
-/// A usage error without clap's further lines.
-fn one_line(flag: &str, error: &anyhow::Error) -> clap::Error {
-    clap::Error::raw(ErrorKind::InvalidValue, format!("{flag}: {error:#}\n"))
-}
-
 /// -1 stands for something else, what is below for nothing.
 fn at_least_minus_one() -> clap::builder::RangedI64ValueParser<i64> {
     clap::value_parser!(i64).range(-1..)
@@ -300,6 +293,7 @@ impl ValueParserFactory for StatsTarget {
 
 /// What is said on stderr.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Messages and statistics")]
 pub struct ReportArgs {
     /// Statistics as one JSON object, on stderr or into a file
     #[arg(long, value_name = "json[=FILE]")]
@@ -314,6 +308,7 @@ pub struct ReportArgs {
 
 /// `run`.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Answer")]
 pub struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -321,6 +316,9 @@ pub struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub text: TextArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shape: ShapeArgs,
     /// Tokens to generate at most; -1 until the model ends or the context is full
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one())]
     pub n_predict: i64,
@@ -339,6 +337,12 @@ pub struct RunArgs {
     /// Colour what was guessed, a colour for each drafter; only on a terminal, and not with NO_COLOR
     #[arg(long)]
     pub show_draft: bool,
+    /// Tell the template whether to think first (its `enable_thinking`); not all know it [default: as the template has it]
+    #[arg(long, value_name = "on|off", hide_possible_values = true)]
+    pub think: Option<Think>,
+    /// Keep evaluated tokens in this file: what the next prompt starts with is not evaluated again
+    #[arg(long, value_name = "FILE")]
+    pub prompt_cache: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub template: TemplateArgs,
@@ -358,6 +362,7 @@ pub struct RunArgs {
 
 /// `batch`.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Answer")]
 pub struct BatchArgs {
     #[command(flatten)]
     #[allow(missing_docs)]

@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+mod resume;
+
 use crate::backend::{Backend, KvType};
 use crate::model::{Input, Model, Rows, State};
 use crate::sample::{History, Sampler};
@@ -20,7 +22,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tokens a prompt is evaluated by at a time, and so the longest one waits for an interrupt to be seen.
+/// Tokens a prompt is evaluated by at a time.
 pub const CHUNK: usize = 256;
 
 /// Why generation ended.
@@ -56,6 +58,8 @@ pub struct Limits<'a> {
     pub max_tokens: Option<usize>,
     /// Tokens that end the text; they are not emitted.
     pub ends: &'a [Token],
+    /// Tokens at the end of the context that already belong to the text: what a grammar has seen of it.
+    pub begun: usize,
 }
 
 /// How a generation went.
@@ -171,9 +175,7 @@ impl<B: Backend> Session<B> {
     /// tokens that need not be read again.
     pub fn restart(&mut self, tokens: &[Token]) -> Result<usize> {
         self.ordinal = 0;
-        let kept = self.context.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        self.rewind(kept)?;
-        Ok(kept)
+        self.keep_common(tokens)
     }
 
     /// Forgets all tokens from number `len` on. The noise goes on: what comes instead is drawn anew.
@@ -195,8 +197,8 @@ impl<B: Backend> Session<B> {
         self.drafters.iter_mut().try_for_each(|drafter| drafter.observe(news))
     }
 
-    /// Appends `tokens` and evaluates all but the last, chunk by chunk. `progress` is told how many are done before each
-    /// chunk and ends the evaluation with `Break`; then nothing of `tokens` remains.
+    /// Appends `tokens` and evaluates all but the last, chunk by chunk. `progress` is told within each chunk, twice
+    /// a layer, how many are done, and ends the evaluation with `Break`; then nothing of `tokens` remains.
     pub fn prefill(
         &mut self,
         tokens: &[Token],
@@ -213,12 +215,13 @@ impl<B: Backend> Session<B> {
         let start = self.state.len();
         let end = self.context.len().saturating_sub(1);
         for from in (start..end).step_by(CHUNK) {
-            if progress(from - start).is_break() {
+            let to = end.min(from + CHUNK);
+            let chunk = Input::Chain(&self.context[from..to]);
+            let mut go_on = || progress(from - start).is_continue();
+            if self.model.forward_while(&mut self.state, chunk, Rows::None, &mut go_on)?.is_none() {
                 self.rewind(old)?;
                 return Ok(ControlFlow::Break(()));
             }
-            let to = end.min(from + CHUNK);
-            self.model.forward(&mut self.state, Input::Chain(&self.context[from..to]), Rows::None)?;
             self.observe(to.max(self.observed))?;
             let mut awake = self.drafters.iter_mut().enumerate().filter(|&(i, _)| !self.budget.is_resting(i));
             awake.try_for_each(|(_, drafter)| drafter.prepare())?;
@@ -227,6 +230,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Generates until something ends it. `emit` sees every token but the end token, in order, and may end the text.
+    /// `interrupted` is asked twice a layer of each pass.
     pub fn generate(
         &mut self,
         sampler: &mut Sampler,
@@ -236,7 +240,7 @@ impl<B: Backend> Session<B> {
     ) -> Result<Outcome> {
         let started = Instant::now();
         let (mut tokens, mut rounds, mut tally) = (0, 0, Tally::default());
-        let from = self.context.len();
+        let from = self.context.len().saturating_sub(limits.begun);
         let finish = loop {
             if limits.max_tokens.is_some_and(|max| tokens >= max) {
                 break Finish::Length;
@@ -250,7 +254,9 @@ impl<B: Backend> Session<B> {
             }
             let room = limits.max_tokens.map_or(left, |max| left.min(max - tokens));
             let began = Instant::now();
-            let (draft, verdict, times) = self.step(sampler, from, room)?;
+            let Some((draft, verdict, times)) = self.step(sampler, from, room, &interrupted)? else {
+                break Finish::Interrupted;
+            };
             rounds += 1;
             if let Some(witness) = &mut self.witness {
                 witness(&Witnessed { draft: &draft, verdict: &verdict, times });
@@ -287,19 +293,28 @@ impl<B: Backend> Session<B> {
         Ok(Outcome { finish, tokens, rounds, tally, time: started.elapsed() })
     }
 
-    /// One round: a tree, a pass, a verdict, a commit. Picks at most `room` tokens, at least one. What
-    /// is generated begins at `from` in the context.
-    fn step(&mut self, sampler: &mut Sampler, from: usize, room: usize) -> Result<(Draft, Verdict, Times)> {
+    /// One round: a tree, a pass, a verdict, a commit. Picks at most `room` tokens, at least one. What is generated begins
+    /// at `from` in the context. `None` when interrupted.
+    fn step(
+        &mut self,
+        sampler: &mut Sampler,
+        from: usize,
+        room: usize,
+        interrupted: &impl Fn() -> bool,
+    ) -> Result<Option<(Draft, Verdict, Times)>> {
         let started = Instant::now();
         let draft = self.draft(sampler, from, room)?;
         let drafted = Instant::now();
-        let tree = draft.tree();
-        let logits = self.model.forward(&mut self.state, Input::Tree(tree), Rows::All)?;
+        let go_on = &mut || !interrupted();
+        let tree = Input::Tree(draft.tree());
+        let Some(logits) = self.model.forward_while(&mut self.state, tree, Rows::All, go_on)? else {
+            return Ok(None);
+        };
         let verified = Instant::now();
         let verdict = self.verify(sampler, from, &draft, &logits)?;
         let times = Times { draft: drafted - started, verify: verified - drafted, sample: verified.elapsed() };
         self.state.commit(&verdict.path)?;
-        Ok((draft, verdict, times))
+        Ok(Some((draft, verdict, times)))
     }
 
     /// What is kept of a draft, given the target's logits `[N, V]`.

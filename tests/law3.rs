@@ -118,7 +118,7 @@ impl Subject {
         let mut stream = TextStream::new(&self.tokenizer, &stops, true);
         let (mut ids, mut text) = (vec![], String::new());
         let ends: Vec<Token> = ask.ending.end.into_iter().collect();
-        let limits = Limits { max_tokens: ask.ending.max_tokens, ends: &ends };
+        let limits = Limits { max_tokens: ask.ending.max_tokens, ends: &ends, begun: 0 };
         let outcome = session.generate(
             &mut sampler,
             limits,

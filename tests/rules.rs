@@ -57,7 +57,7 @@ impl Subject {
             ids.push(token);
             Ok(Continue(()))
         };
-        let limits = Limits { max_tokens: Some(n), ends: &[] };
+        let limits = Limits { max_tokens: Some(n), ends: &[], begun: 0 };
         let outcome = session.generate(&mut self.sampler(params, seed), limits, || false, emit).unwrap();
         (ids, outcome)
     }

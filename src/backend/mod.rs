@@ -170,6 +170,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn read(&self, m: &Self::Mat) -> Result<Vec<f32>>;
     /// The stored bytes of positions `slots` of all layers, keys then values (for tests of the laws and for saving).
     fn read_kv(&self, kv: &Self::Kv, slots: std::ops::Range<usize>) -> Result<Vec<u8>>;
+    /// Stores what [`Backend::read_kv`] gave for so many slots; an error when it is not as long as that.
+    fn write_kv(&self, kv: &mut Self::Kv, slots: std::ops::Range<usize>, bytes: &[u8]) -> Result<()>;
 
     /// `out[T, D] = scale * table[tokens]`.
     fn embed(&self, table: &Self::Table, tokens: &[Token], scale: f32, out: &mut Self::Mat);

@@ -1,6 +1,7 @@
 //! What `bench` takes.
 
-use super::{Draft, DraftArgs, ModelArgs, SamplingArgs, TemplateArgs, at_least_minus_one, draft_max, one_line};
+use super::draft::{draft_max, one_line};
+use super::{Draft, DraftArgs, ModelArgs, SamplingArgs, TemplateArgs, at_least_minus_one};
 use crate::spec::{Accept, Choice, Nodes};
 use anyhow::{Context, Result, ensure};
 use clap::builder::TypedValueParser;

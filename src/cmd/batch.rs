@@ -227,7 +227,7 @@ impl Batch<'_> {
         let mut stream = TextStream::new(tokenizer, &stops, false);
         let (mut text, mut tokens) = (String::new(), vec![]);
         let max_tokens = max_tokens.unwrap_or(self.args.n_predict);
-        let limits = Limits { max_tokens: usize::try_from(max_tokens).ok(), ends: tokenizer.end_tokens() };
+        let limits = Limits { max_tokens: usize::try_from(max_tokens).ok(), ends: tokenizer.end_tokens(), begun: 0 };
         let outcome = self.session.generate(&mut sampler, limits, interrupted, |token| {
             tokens.push(token);
             text += &stream.push(token);

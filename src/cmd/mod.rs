@@ -5,9 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answer;
 pub mod answered;
 pub mod batch;
 pub mod bench;
+pub mod cache;
+pub mod chat;
 pub mod draft;
 pub mod grammar;
 pub mod input;
@@ -15,6 +18,7 @@ pub mod inspect;
 pub mod interrupt;
 pub mod lines;
 pub mod load;
+pub mod manual;
 pub mod memory;
 pub mod paint;
 pub mod perplexity;
@@ -25,14 +29,16 @@ pub mod run;
 pub mod sampling;
 pub mod stats;
 pub mod template;
+pub mod terminal;
 pub mod tokenize;
 pub mod trial;
+pub mod unescape;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{self, Command};
 use anyhow::Result;
-use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
-use std::io::{self, Write};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 /// A command line that parses but means nothing: exit status 2.
@@ -60,7 +66,8 @@ impl std::error::Error for Interrupted {}
 
 /// Parses the command line and does what it says.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let cli = match cli::parse(&args, io::stdin().is_terminal()) {
         Ok(cli) => cli,
         Err(error) => {
             // Help asked for is no error; whoever does not read it is none either. That of an option's values is ours.
@@ -79,19 +86,27 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: &Command) -> Result<()> {
     match command {
+        Command::Chat(args) => chat::run(args),
         Command::Run(args) => run::run(args),
         Command::Batch(args) => batch::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Completions { shell } => manual::completions(*shell),
+        Command::Man { command } => manual::page(command.as_deref()),
     }
+}
+
+/// Whether nobody reads stdout any more.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let gone = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(gone))
 }
 
 /// The exit status of an error, after saying what there is to say.
 fn status(error: &anyhow::Error) -> ExitCode {
-    let gone = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
-    if error.chain().any(|cause| cause.downcast_ref().is_some_and(gone)) {
+    if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
     if error.is::<Interrupted>() {

@@ -4,10 +4,13 @@
 //! queue. Text comes later than its tokens, a [`TextStream`](crate::text::TextStream) holds some of it back; what it
 //! decoded from each token waits in another queue until it is written.
 
-use crate::engine::{Witness, Witnessed};
+use super::draft::Setup;
+use super::report::Report;
+use super::terminal;
+use crate::backend::Backend;
+use crate::engine::{Session, Witness, Witnessed};
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io::{IsTerminal, stdout};
 use std::rc::Rc;
 
 /// Escapes of the colours, and their names.
@@ -40,6 +43,12 @@ impl Paint {
     pub fn witness(&self) -> Witness {
         let owners = self.owners.clone();
         Box::new(move |round| owners.borrow_mut().extend(owners_of(round)))
+    }
+
+    /// Forgets what an earlier text has left.
+    pub fn begin(&mut self) {
+        self.owners.borrow_mut().clear();
+        (self.spans, self.waiting) = (VecDeque::new(), 0);
     }
 
     /// Colours the text that came of one more token. `held` are the bytes of text that wait for a later one.
@@ -88,19 +97,25 @@ fn escape(owner: Owner) -> &'static str {
     owner.map_or(PLAIN, |drafter| COLOURS[usize::from(drafter) % COLOURS.len()].0)
 }
 
+/// Colours for the texts of a session, if they can be seen; says on stderr what they mean, or why there are none.
+pub fn start<B: Backend>(drafting: Option<&Setup>, session: &mut Session<B>, report: &Report) -> Option<Paint> {
+    if !terminal::has_colours() {
+        report.note("--show-draft: stdout is no terminal that shows colours, the text stays plain");
+        return None;
+    }
+    report.note(legend(drafting.map_or(&[], |setup| &setup.drafters)));
+    let paint = Paint::default();
+    session.watch(Some(paint.witness()));
+    Some(paint)
+}
+
 /// The colour of each drafter, in a line.
-pub fn legend(drafters: &[String]) -> String {
+fn legend(drafters: &[String]) -> String {
     let named = drafters.iter().enumerate().map(|(i, name)| {
         let colour = COLOURS[i % COLOURS.len()].1;
         format!("{colour} {name}")
     });
     format!("colours {}, plain what the model said itself", named.collect::<Vec<_>>().join(", "))
-}
-
-/// Whether stdout is a terminal that shows colours and nobody forbids them (`NO_COLOR`).
-pub fn is_seen() -> bool {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    stdout().is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_some_and(|term| term != "dumb")
 }
 
 #[cfg(test)]

@@ -1,11 +1,26 @@
 //! From what a user wrote to the tokens the model starts from.
 
+use super::interrupt::Interrupt;
 use super::load::Language;
+use super::report::{Report, Unit};
+use crate::backend::Backend;
+use crate::cli::Think;
+use crate::engine::{CHUNK, Session};
 use crate::text::{Message, System};
 use crate::tree::Token;
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// What a template is told beside the messages.
+pub type Extra = Map<String, Value>;
+
+/// The template's variables that `--think` asks for.
+pub fn extra(think: Option<Think>) -> Extra {
+    think.iter().map(|&think| ("enable_thinking".to_owned(), Value::Bool(think == Think::On))).collect()
+}
 
 /// A text as it is: special texts are parsed, BOS is put in front where the model wants one. An empty text is BOS alone.
 pub fn raw(language: &Language, text: &str) -> Result<Vec<Token>> {
@@ -17,9 +32,6 @@ pub fn raw(language: &Language, text: &str) -> Result<Vec<Token>> {
         None => bail!("the prompt is empty and the model has no BOS to start from"),
     }
 }
-
-/// What a template is told beside the messages.
-pub type Extra = Map<String, Value>;
 
 /// Messages in the model's chat template, ready for the answer; `extra` goes before what flags say. `None` when the
 /// model has no template. What a template does not do with a system message is said once.
@@ -58,4 +70,39 @@ pub fn doubles_bos(language: &Language, raw: &str) -> Result<bool> {
 pub fn shown(language: &Language, tokens: &[Token]) -> String {
     let bytes: Vec<u8> = tokens.iter().flat_map(|&t| language.tokenizer.piece(t)).copied().collect();
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether a prompt ends within a block of thoughts that the answer goes on with.
+pub fn ends_in_thought(language: &Language, tokens: &[Token]) -> bool {
+    let last = &tokens[tokens.len().saturating_sub(8)..];
+    shown(language, last).trim_end().ends_with("<think>")
+}
+
+/// What reading a prompt came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    /// Tokens that had been evaluated before.
+    pub reused: usize,
+    /// Time it took.
+    pub time: Duration,
+}
+
+/// Makes `tokens` all that `session` has, ready for the answer, and evaluates what it has not yet. `None` when
+/// interrupted: then the session has the beginning of them that it had before.
+pub fn read<B: Backend>(
+    session: &mut Session<B>,
+    tokens: &[Token],
+    interrupt: &Interrupt,
+    report: &Report,
+) -> Result<Option<Read>> {
+    let started = Instant::now();
+    let reused = session.keep_common(tokens)?;
+    let news = &tokens[reused..];
+    let bar = (news.len() > 2 * CHUNK).then(|| report.bar("reading the prompt", news.len() as u64, Unit::Tokens));
+    let read = session.prefill(news, |done| {
+        bar.iter().for_each(|bar| bar.set_position(done as u64));
+        if interrupt.asked() { Break(()) } else { Continue(()) }
+    })?;
+    bar.iter().for_each(|bar| bar.finish_and_clear());
+    Ok(read.is_continue().then(|| Read { reused, time: started.elapsed() }))
 }

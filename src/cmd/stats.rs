@@ -44,7 +44,7 @@ pub struct Stats {
     pub errors: Option<usize>,
     /// Tokens of prompts.
     pub prompt_tokens: usize,
-    /// Those of them that had been evaluated before.
+    /// Those of them that had been evaluated before (`chat`, or with a prompt cache).
     pub reused_tokens: usize,
     /// Tokens generated, end tokens not counted.
     pub generated_tokens: usize,
@@ -135,6 +135,16 @@ impl Stats {
             }
             (all, more) => *all = all.take().or(more),
         }
+    }
+
+    /// From now on it drafts otherwise.
+    pub fn set_drafting(&mut self, drafting: Option<Setup>) {
+        self.drafting = drafting;
+    }
+
+    /// What it drafts with, for people.
+    pub fn drafters(&self) -> String {
+        self.drafting.as_ref().map_or("none".into(), |setup| setup.drafters.join(" "))
     }
 
     /// Adds a prompt some tokens of which had been evaluated before; its answer is to follow.

@@ -108,6 +108,11 @@ impl Gguf {
         Some(self.shards[s].view(t))
     }
 
+    /// What is before the first tensor of each shard: metadata and the table of tensors.
+    pub fn headers(&self) -> impl Iterator<Item = &[u8]> {
+        self.shards.iter().map(Shard::header)
+    }
+
     /// Size of all files together.
     pub fn file_bytes(&self) -> u64 {
         self.shards.iter().map(Shard::file_bytes).sum()

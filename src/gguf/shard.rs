@@ -63,6 +63,12 @@ impl Shard {
         &self.tensors
     }
 
+    /// Everything before the first tensor.
+    pub(super) fn header(&self) -> &[u8] {
+        let end = self.tensors.iter().map(|t| t.bytes.start).min().unwrap_or(self.data.len());
+        &self.data[..end]
+    }
+
     pub(super) fn version(&self) -> u32 {
         self.version
     }

@@ -32,6 +32,19 @@ pub enum Rows {
 impl<B: Backend> Model<B> {
     /// Runs `input` on top of the context of `state` and returns logits `[n, V]` of the wanted rows.
     pub fn forward(&self, state: &mut State<B>, input: Input<'_>, rows: Rows) -> Result<Vec<f32>> {
+        let logits = self.forward_while(state, input, rows, &mut || true)?;
+        Ok(logits.unwrap_or_default()) // nobody stops it
+    }
+
+    /// As [`Model::forward`], asking before each half of a layer whether to `go_on`. If not, there are no logits and the context
+    /// is what it was; the tree of an earlier pass is gone.
+    pub fn forward_while(
+        &self,
+        state: &mut State<B>,
+        input: Input<'_>,
+        rows: Rows,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Vec<f32>>> {
         let (tokens, tree, first) = match input {
             Input::Chain(tokens) => (tokens.to_vec(), None, 0),
             Input::Tree(tree) => (tree.tokens(), Some(tree), 0),
@@ -44,24 +57,39 @@ impl<B: Backend> Model<B> {
             None => Span::Chain { base },
             Some(ancestors) => Span::Tree { base, ancestors },
         };
-        self.layers(state, &tokens, span, base + first);
-        state.wrote(input);
-        match rows {
-            Rows::None => Ok(vec![]),
-            Rows::Last => self.head(state, tokens.len() - 1..tokens.len()),
-            Rows::All => self.head(state, 0..tokens.len()),
+        if !self.layers(state, &tokens, span, base + first, go_on) {
+            // What was written lies behind the context, over the tree that may have been there.
+            state.truncate(base);
+            return Ok(None);
         }
+        state.wrote(input);
+        let wanted = match rows {
+            Rows::None => return Ok(Some(vec![])),
+            Rows::Last => tokens.len() - 1..tokens.len(),
+            Rows::All => 0..tokens.len(),
+        };
+        self.head(state, wanted).map(Some)
     }
 
     /// From tokens to hidden rows: per layer attention, then the gated feed-forward, each added to the stream `x`. Row 0
-    /// has its keys and values in slot `slot`.
-    fn layers(&self, state: &mut State<B>, tokens: &[Token], span: Span<'_>, slot: usize) {
+    /// has its keys and values in slot `slot`. Whether it came to the end.
+    fn layers(
+        &self,
+        state: &mut State<B>,
+        tokens: &[Token],
+        span: Span<'_>,
+        slot: usize,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> bool {
         let (b, c) = (&*self.backend, &self.config);
         let positions: Vec<u32> = (0..tokens.len()).map(|i| span.position(i) as u32).collect();
         let State { kv, rope, local_rope, acts: a, .. } = state;
 
         b.embed(&self.embedding, tokens, c.embedding_scale, &mut a.x);
         for (i, layer) in self.layers.iter().enumerate() {
+            if !go_on() {
+                return false;
+            }
             b.rms_norm(&a.x, &layer.attn_norm, c.eps, &mut a.h);
             layer.qkv.run_all(b, &a.h, a.fused_qkv.as_mut(), [&mut a.q, &mut a.k, &mut a.v]);
             norm_if(b, &mut a.q, &layer.q_norm, c.eps);
@@ -75,6 +103,9 @@ impl<B: Backend> Model<B> {
             norm_if(b, &mut a.h, &layer.post_attn_norm, c.eps);
             b.add(&mut a.x, &a.h);
 
+            if !go_on() {
+                return false;
+            }
             b.rms_norm(&a.x, &layer.ffn_norm, c.eps, &mut a.h);
             layer.gate_up.run_all(b, &a.h, a.fused_gate_up.as_mut(), [&mut a.gate, &mut a.up]);
             b.glu(&mut a.gate, &a.up, c.arch.activation);
@@ -83,6 +114,7 @@ impl<B: Backend> Model<B> {
             b.add(&mut a.x, &a.h);
         }
         b.rms_norm(&a.x, &self.output_norm, c.eps, &mut a.hidden);
+        true
     }
 
     /// Logits of hidden rows, a few rows at a time.

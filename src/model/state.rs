@@ -142,6 +142,15 @@ impl<B: Backend> State<B> {
         self.backend.read_kv(&self.kv, range)
     }
 
+    /// Makes `bytes`, which [`State::kv_bytes`] gave for positions `0..len` of a state like this one, the whole context.
+    pub fn restore(&mut self, len: usize, bytes: &[u8]) -> Result<()> {
+        ensure!(len <= self.context, "{len} positions are more than the context of {}", self.context);
+        self.truncate(0);
+        self.backend.write_kv(&mut self.kv, 0..len, bytes)?;
+        self.len = len;
+        Ok(())
+    }
+
     /// Checks that a batch fits and can be looked up.
     pub(super) fn admit(&self, c: &Config, input: Input<'_>, tokens: &[Token]) -> Result<()> {
         let deepest = match input {

@@ -9,6 +9,8 @@ pub mod gguf_writer;
 pub mod limits;
 pub mod models;
 pub mod naive;
+#[cfg(target_os = "linux")]
+pub mod pty;
 pub mod zoo;
 
 use std::path::PathBuf;

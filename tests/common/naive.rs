@@ -161,6 +161,19 @@ impl Backend for Naive {
         Ok(bytes)
     }
 
+    fn write_kv(&self, kv: &mut Kv, slots: Range<usize>, bytes: &[u8]) -> Result<()> {
+        let mut values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+        for part in 0..2 {
+            for layer in 0..kv.shape.layers {
+                let at = kv.at(part, layer, 0) + slots.start * kv.cols();
+                let len = slots.len() * kv.cols();
+                let row = &mut kv.data[at..at + len];
+                row.iter_mut().zip(&mut values).for_each(|(to, value)| *to = value);
+            }
+        }
+        Ok(())
+    }
+
     fn embed(&self, table: &Mat, tokens: &[Token], scale: f32, out: &mut Mat) {
         out.set_rows(tokens.len());
         for (i, &token) in tokens.iter().enumerate() {

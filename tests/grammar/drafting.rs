@@ -53,7 +53,7 @@ impl Speaker {
         session.clear().unwrap();
         assert!(session.prefill(prompt, |_| Continue(())).unwrap().is_continue());
         let mut ids = vec![];
-        let limits = Limits { max_tokens: Some(most), ends: self.words.tokenizer.end_tokens() };
+        let limits = Limits { max_tokens: Some(most), ends: self.words.tokenizer.end_tokens(), begun: 0 };
         let outcome = session.generate(
             sampler,
             limits,

@@ -92,12 +92,18 @@ impl Kv {
         for (head, (keys, values)) in keys.chunks_exact(width).zip(values.chunks_exact(width)).enumerate() {
             isa.dispatch(Round { ty, x: values, out: self.value_mut(layer, head, slot) });
             isa.dispatch(Round { ty, x: keys, out: &mut key });
-            let block = self.block_mut(layer, head, slot);
-            for_units(ty, width, |at, size, across| {
-                let lane = across + slot % LANES * size;
-                block[lane..lane + size].copy_from_slice(&key[at..at + size]);
-            });
+            self.set_key(layer, head, slot, &key);
         }
+    }
+
+    /// Lays one head's key of one slot across its block.
+    fn set_key(&mut self, layer: usize, head: usize, slot: usize, key: &[u8]) {
+        let KvShape { width, ty, .. } = self.shape;
+        let block = self.block_mut(layer, head, slot);
+        for_units(ty, width, |at, size, across| {
+            let lane = across + slot % LANES * size;
+            block[lane..lane + size].copy_from_slice(&key[at..at + size]);
+        });
     }
 
     /// One head's key of one slot, as a row.
@@ -119,6 +125,17 @@ impl Kv {
         let keys = each().flat_map(|(slot, head)| self.key(layer, head, slot));
         let values = each().flat_map(|(slot, head)| &self.values(layer, head)[slot * bytes..(slot + 1) * bytes]);
         keys.chain(values.copied()).collect()
+    }
+
+    /// Stores what [`Kv::rows`] gave.
+    pub fn set_rows(&mut self, layer: usize, slots: Range<usize>, rows: &[u8]) {
+        let (heads, bytes) = (self.shape.heads, self.head_bytes());
+        let (keys, values) = rows.split_at(slots.len() * heads * bytes);
+        let places = slots.flat_map(|slot| (0..heads).map(move |head| (slot, head)));
+        for ((slot, head), (key, value)) in places.zip(keys.chunks_exact(bytes).zip(values.chunks_exact(bytes))) {
+            self.set_key(layer, head, slot, key);
+            self.value_mut(layer, head, slot).copy_from_slice(value);
+        }
     }
 
     /// Moves one slot of every layer.

@@ -264,6 +264,20 @@ impl Backend for Cpu {
         Ok((0..kv.shape().layers).flat_map(|layer| kv.rows(layer, slots.clone())).collect())
     }
 
+    fn write_kv(&self, kv: &mut Kv, slots: Range<usize>, bytes: &[u8]) -> Result<()> {
+        let shape = *kv.shape();
+        let layer_bytes = KvShape { layers: 1, slots: slots.len(), ..shape }.bytes();
+        let need = shape.layers * layer_bytes;
+        anyhow::ensure!(slots.end <= shape.slots && bytes.len() == need, "{} bytes of KV, {need} needed", bytes.len());
+        if need > 0 {
+            bytes
+                .chunks_exact(layer_bytes)
+                .enumerate()
+                .for_each(|(layer, rows)| kv.set_rows(layer, slots.clone(), rows));
+        }
+        Ok(())
+    }
+
     fn embed(&self, table: &Table, tokens: &[Token], scale: f32, out: &mut Mat) {
         assert_eq!(table.cols(), out.cols);
         out.set_rows(tokens.len());

@@ -174,7 +174,7 @@ impl Contender {
         let prefill = started.elapsed();
         self.rounds.borrow_mut().clear();
         let mut ids = vec![];
-        let limits = Limits { max_tokens, ends: language.tokenizer.end_tokens() };
+        let limits = Limits { max_tokens, ends: language.tokenizer.end_tokens(), begun: 0 };
         let outcome = session.generate(sampler, limits, interrupted, |token| {
             ids.push(token);
             Ok(Continue(()))
