@@ -13,11 +13,13 @@
 //! ```text
 //! prompt text -> Tokenizer::encode -> tokens
 //!    prefill: chunks of tokens -> Model::forward(Chain)                     (last token kept back: the anchor)
-//!    step:    DraftTree::new(anchor, budget)
-//!             Drafter::observe(new tokens), Drafter::draft(context, &mut tree)       each drafter in turn
+//!    step:    Drafter::observe(new tokens)
+//!             Round::new(context, room, sampler, budget), Drafter::draft(&mut round)     each drafter in turn
+//!             Round::finish -> Draft { tree, ... }                   without the guesses that do not pay
 //!             Model::forward(Tree) -> logits [N, V]                  K, V of the nodes go to scratch slots
-//!             walk(&tree, |node| sampler.pick(row of node)) -> Verdict { path, tokens }
+//!             walk(tree, |node| sampler.pick(row of node)) -> Verdict { path, tokens }   (or another rule)
 //!             State::commit(path)                                    scratch rows become context
+//!             Budget::learn(draft, tokens, times)
 //!             context += tokens; anchor = the last one
 //!    TextStream::push(tokens)  (holds back incomplete UTF-8 and possible stop strings) -> stdout
 //! ```
@@ -33,7 +35,8 @@
 //! - **Text**: sampling is Gumbel-max under noise keyed by (seed, ordinal of the token, token, purpose), so a text depends on
 //!   model, prompt, options and seed, and on nothing that a drafter does.
 //!
-//! `tests/products.rs` and `tests/laws.rs` prove the first two by comparing bits, `tests/law3.rs` the third.
+//! `tests/products.rs` and `tests/laws.rs` prove the first two by comparing bits, `tests/law3.rs` the third;
+//! `tests/acceptance.rs` proves the rules of acceptance by enumeration.
 //!
 //! # Modules, in reading order
 //!

@@ -103,7 +103,11 @@ fn what_does_not_fit_is_refused_by_name() {
             "is a control token in its vocabulary only",
         ),
         ("far more tokens", |w| padded(w, 2000), "it has 2320 tokens, the target 320"),
-        ("a head, not a model", |w| w.set("general.architecture", Value::Str("eagle3".into())), "'eagle3'"),
+        (
+            "a head, not a model",
+            |w| w.set("general.architecture", Value::Str("eagle3".into())),
+            "\"eagle3\" is not supported",
+        ),
         (
             "a missing tensor",
             |mut w| {
