@@ -388,7 +388,7 @@ fn statistics_tell_what_became_of_drafts() {
     }
     assert_eq!(draft["tokens_per_round"], json!([0, 0, 0, 0, 0, 6]));
     assert_eq!(draft["by_depth"], json!(vec![json!({"offered": 6, "accepted": 6}); 4]));
-    assert_eq!(draft["drafters"], json!(["lookup,min=3,max=63,width=2"]));
+    assert_eq!(draft["drafters"], json!(["lookup,min=1,max=63,width=2"]));
     let seconds: f64 = ["draft_s", "verify_s", "sample_s"].iter().map(|key| draft[key].as_f64().unwrap()).sum();
     assert!(seconds > 0.0 && seconds <= stats["decode_s"].as_f64().unwrap(), "{stats}");
     assert!(text.contains("draft   6 rounds, 5.00 tokens a round, 24 of 24 guesses accepted (100.0 %)"), "{text}");

@@ -160,7 +160,7 @@ mod tests {
     fn sets_are_read_and_named() {
         for (text, name, most) in [
             ("lookup", "lookup", None),
-            ("lookup,min=3,width=4", "lookup,width=4", None),
+            ("lookup,min=1,width=4", "lookup,width=4", None),
             ("lookup,max=5+lookup,min=1", "lookup,max=5+lookup,min=1", None),
             ("draft-max=4+lookup", "lookup+draft-max=4", Some(Nodes::Fixed(4))),
             ("lookup+draft-max=auto:9+accept=typical", "lookup+draft-max=auto:9+accept=typical", Some(Nodes::Auto(9))),

@@ -63,6 +63,9 @@ struct Record {
     /// Seconds and steps of a round in which it guessed.
     seconds: Mean,
     steps: Mean,
+    /// Seconds of catching up with a token, and tokens that came since its last turn.
+    catch_up: Mean,
+    backlog: usize,
     /// Guesses by class of claim.
     by_claim: [Score; CLAIMS.len()],
     /// The same by class of depth.
@@ -243,6 +246,7 @@ impl Budget {
             return Turn::Guess;
         }
         let (price, step) = (self.price(), self.step(drafter));
+        let catch_up = self.drafters[drafter].catch_up.value * self.drafters[drafter].backlog as f64;
         let taken: f64 = {
             let chances = self.chances(sketch);
             let nodes = sketch.tree.nodes().iter().zip(&chances).skip(1);
@@ -253,7 +257,7 @@ impl Budget {
         for depth in 1..=self.most().min(16) {
             reach *= self.hope(drafter, depth);
             gain += reach;
-            let time = step * depth as f64 + self.pass(depth + 1) - self.pass(1);
+            let time = catch_up + step * depth as f64 + self.pass(depth + 1) - self.pass(1);
             best = best.max(gain - price * time);
         }
         let record = &mut self.drafters[drafter];
@@ -299,11 +303,11 @@ impl Budget {
         let mut order: Vec<usize> = (1..chances.len()).collect();
         // A child is never likelier than its parent; among equals the parent has the lower number.
         order.sort_by(|&a, &b| chances[b].total_cmp(&chances[a]).then(a.cmp(&b)));
-        // No leaps: a pass is at most twice as wide as the widest so far, for what lies beyond is guesswork.
+        // No leaps: a pass is at most four times as wide as the widest so far, for what lies beyond is guesswork.
         let widest = self.passes.iter().rposition(|samples| !samples.is_empty()).map_or(0, |i| i + 1);
         order.truncate(most.min(match widest {
             0 => 0,
-            rows => 2 * rows - 1,
+            rows => 4 * rows - 1,
         }));
         let price = self.price();
         let (mut gain, mut best, mut kept) = (0.0, 0.0, 0);
@@ -346,11 +350,16 @@ impl Budget {
                 }
             }
         }
-        for (record, &(seconds, steps)) in self.drafters.iter_mut().zip(&draft.efforts) {
+        for (record, effort) in self.drafters.iter_mut().zip(&draft.efforts) {
             record.on_trial = false;
-            if steps > 0 {
-                record.seconds.add(seconds);
-                record.steps.add(steps as f64);
+            record.backlog += tokens.len();
+            if effort.steps > 0 {
+                record.seconds.add(effort.seconds);
+                record.steps.add(effort.steps as f64);
+                record.backlog = 0;
+            }
+            if effort.behind > 0 {
+                record.catch_up.add(effort.caught_up / effort.behind as f64);
             }
         }
         let samples = &mut self.passes[draft.tree().nodes().len() - 1];

@@ -1,6 +1,6 @@
 //! The controller in simulated worlds: costs and chances are known, so the best fixed number of nodes is, too.
 
-use super::super::round::Draft;
+use super::super::round::{Draft, Effort};
 use super::*;
 use crate::sample::Noise;
 use crate::sample::Purpose;
@@ -57,13 +57,13 @@ fn simulate(world: &World, nodes: Nodes, rounds: usize) -> f64 {
     for round in 0..rounds {
         let (claim, chance) = (world.guess)(round);
         let mut draft = Draft::of(DraftTree::new(0, DraftTree::MAX));
-        draft.efforts = vec![(0.0, 0)];
+        draft.efforts = vec![Effort::default()];
         let turn = budget.turn(0, &draft.sketch);
         let most = if budget.is_auto() { DraftTree::MAX - 1 } else { budget.most() };
         while turn != Turn::Rest && draft.tree().nodes().len() <= most {
             let last = draft.tree().nodes().len() - 1;
             let goes_on = match turn {
-                Turn::Try => draft.efforts[0].1 < Budget::TRIAL,
+                Turn::Try => draft.efforts[0].steps < Budget::TRIAL,
                 _ => world.step == 0.0 || budget.wants(0, &draft.sketch, last),
             };
             if !goes_on {
@@ -72,7 +72,7 @@ fn simulate(world: &World, nodes: Nodes, rounds: usize) -> f64 {
             let score = draft.tree().nodes()[last].score + claim.ln() as f32;
             draft.sketch.tree.push(last, 1, score).unwrap();
             draft.sketch.owners.push(0);
-            draft.efforts[0].1 += 1;
+            draft.efforts[0].steps += 1;
         }
         let guessed = draft.tree().nodes().len() - 1;
         if budget.is_auto() {
@@ -84,8 +84,8 @@ fn simulate(world: &World, nodes: Nodes, rounds: usize) -> f64 {
         // What comes where no guess was verified may still be what was guessed.
         text.push(if right > verified { 1 } else { 2 });
         let milliseconds = |ms: f64| Duration::from_secs_f64(ms * 1e-3);
-        let drafting = world.step * draft.efforts[0].1 as f64;
-        draft.efforts[0].0 = drafting * 1e-3;
+        let drafting = world.step * draft.efforts[0].steps as f64;
+        draft.efforts[0].seconds = drafting * 1e-3;
         let verify = (world.pass)(verified + 1);
         let times = Times { draft: milliseconds(drafting), verify: milliseconds(verify), sample: Duration::ZERO };
         let whole = drafting + verify + 0.1;

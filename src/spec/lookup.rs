@@ -1,5 +1,5 @@
 //! Prompt lookup: what followed the last few tokens when they occurred before, in the prompt or in the output, or in a
-//! [corpus](super::corpus).
+//! [corpus].
 //!
 //! The text so far sits in a suffix automaton, so its longest suffix that occurred before is at hand after every token.
 //! What followed it is guessed; what followed its shorter suffixes comes after that. A context of length *l* with *n*
@@ -9,7 +9,7 @@
 //!
 //! The longest context that stands in the corpus takes its turn among them: its shares are made of its occurrences by the
 //! same rule, of what longer contexts left. Only, a corpus is large and written by others, so contexts of some length stand
-//! in it by chance: [`CHANCE`] tokens of them are not counted, and where what remains is no longer than a context in the
+//! in it by chance: `CHANCE` tokens of them are not counted, and where what remains is no longer than a context in the
 //! text, the text comes first.
 //!
 //! Lookup decoding: <https://github.com/apoorvumang/prompt-lookup-decoding>; with a suffix automaton: SAM-Decoding,
@@ -31,7 +31,7 @@ pub const KIND: Kind = Kind {
     help: "What followed the same tokens earlier in the prompt or the answer; takes no model and no memory to speak of",
     path: None,
     settings: &[
-        Setting { name: "min", help: "Tokens that must have occurred before", kind: SettingKind::Count(3, (1, 64)) },
+        Setting { name: "min", help: "Tokens that must have occurred before", kind: SettingKind::Count(1, (1, 64)) },
         Setting { name: "max", help: "Longest run of guesses", kind: SettingKind::Count(63, (1, 63)) },
         Setting { name: "width", help: "Different continuations in one tree", kind: SettingKind::Count(2, (1, 16)) },
         Setting {

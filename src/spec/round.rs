@@ -62,6 +62,19 @@ pub struct Sketch {
     pub owners: Vec<u8>,
 }
 
+/// What a drafter did in a round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Effort {
+    /// Seconds of its steps.
+    pub seconds: f64,
+    /// Its steps; 0 if it had no turn.
+    pub steps: usize,
+    /// Seconds of catching up before.
+    pub caught_up: f64,
+    /// Tokens caught up with.
+    pub behind: usize,
+}
+
 /// What the drafters have made of a round.
 #[derive(Clone, Debug)]
 pub struct Draft {
@@ -73,8 +86,8 @@ pub struct Draft {
     pub draws: Vec<Draws>,
     /// All that was guessed, where the controller left some of it out.
     pub shadow: Option<Sketch>,
-    /// Seconds and steps of each drafter.
-    pub efforts: Vec<(f64, usize)>,
+    /// What each drafter did.
+    pub efforts: Vec<Effort>,
     /// Why a drafter's logits could not be drawn from, if that happened.
     pub fault: Option<String>,
 }
@@ -119,7 +132,7 @@ impl<'a> Round<'a> {
         // What the controller leaves out teaches it, too: the tree may be larger than what is verified.
         let nodes = if budget.is_auto() && room > 1 { DraftTree::MAX } else { room };
         let mut draft = Draft::of(DraftTree::new(*context.last().expect("a context has an anchor"), nodes));
-        (draft.pushed, draft.efforts) = (1, vec![(0.0, 0); drafters]);
+        (draft.pushed, draft.efforts) = (1, vec![Effort::default(); drafters]);
         Round {
             context,
             start,
@@ -159,8 +172,9 @@ impl<'a> Round<'a> {
 
     fn end_turn(&mut self) {
         if self.turn != Turn::Rest {
-            let (seconds, steps) = &mut self.draft.efforts[self.drafter];
-            (*seconds, *steps) = (self.started.elapsed().as_secs_f64(), (*steps).max(1));
+            let effort = &mut self.draft.efforts[self.drafter];
+            effort.seconds = self.started.elapsed().as_secs_f64();
+            effort.steps = effort.steps.max(1);
             self.turn = Turn::Rest;
         }
     }
@@ -178,15 +192,18 @@ impl<'a> Round<'a> {
         let wanted = self.room() > 0
             && match self.turn {
                 Turn::Rest => false,
-                Turn::Try => self.draft.efforts[self.drafter].1 < Budget::TRIAL,
+                Turn::Try => self.draft.efforts[self.drafter].steps < Budget::TRIAL,
                 Turn::Guess => self.budget.wants(self.drafter, &self.draft.sketch, parent),
             };
-        self.draft.efforts[self.drafter].1 += usize::from(wanted);
+        self.draft.efforts[self.drafter].steps += usize::from(wanted);
         wanted
     }
 
-    /// Says that what this turn took so far was not the price of a draft: a drafter that had rested has caught up.
-    pub fn restart_clock(&mut self) {
+    /// Says that this turn so far went into catching up by `tokens`, which is not the price of a step.
+    pub fn caught_up(&mut self, tokens: usize) {
+        let effort = &mut self.draft.efforts[self.drafter];
+        effort.caught_up += self.started.elapsed().as_secs_f64();
+        effort.behind += tokens;
         self.started = Instant::now();
     }
 

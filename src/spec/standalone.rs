@@ -197,8 +197,8 @@ impl<B: Backend> Drafter for Standalone<B> {
         }
         let behind = self.text.len() - self.fed.len();
         self.catch_up(self.text.len() - behind.min(TAIL))?;
-        if behind > CHUNK / 8 {
-            round.restart_clock();
+        if behind > TAIL {
+            round.caught_up(behind - TAIL);
         }
         let pending = &self.text[self.fed.len()..];
         let mut own = DraftTree::new(pending[0], DraftTree::MAX);
