@@ -308,7 +308,6 @@ pub struct ReportArgs {
 
 /// `run`.
 #[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "Answer")]
 pub struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -320,28 +319,28 @@ pub struct RunArgs {
     #[allow(missing_docs)]
     pub shape: ShapeArgs,
     /// Tokens to generate at most; -1 until the model ends or the context is full
-    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one())]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one(), help_heading = "Answer")]
     pub n_predict: i64,
     /// End the answer before this text (repeatable)
-    #[arg(long, alias = "reverse-prompt", value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(long, alias = "reverse-prompt", value_name = "TEXT", allow_hyphen_values = true, help_heading = "Answer")]
     pub stop: Vec<String>,
     /// System message
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true, help_heading = "Answer")]
     pub system: Option<String>,
     /// Take the text verbatim: no chat template, special text is parsed, BOS as the model says
-    #[arg(long, conflicts_with_all = ["chat_template", "template_arg", "template_time"])]
+    #[arg(long, conflicts_with_all = ["chat_template", "template_arg", "template_time"], help_heading = "Answer")]
     pub raw: bool,
     /// Print control tokens the model writes
-    #[arg(long)]
+    #[arg(long, help_heading = "Answer")]
     pub special: bool,
     /// Colour what was guessed, a colour for each drafter; only on a terminal, and not with NO_COLOR
-    #[arg(long)]
+    #[arg(long, help_heading = "Drafting")]
     pub show_draft: bool,
     /// Tell the template whether to think first (its `enable_thinking`); not all know it [default: as the template has it]
-    #[arg(long, value_name = "on|off", hide_possible_values = true)]
+    #[arg(long, value_name = "on|off", hide_possible_values = true, help_heading = "Answer")]
     pub think: Option<Think>,
     /// Keep evaluated tokens in this file: what the next prompt starts with is not evaluated again
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Answer")]
     pub prompt_cache: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -362,20 +361,19 @@ pub struct RunArgs {
 
 /// `batch`.
 #[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "Answer")]
 pub struct BatchArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub model: ModelArgs,
     /// Tokens to generate at most, where a request does not say; -1 is no limit but the context
-    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one())]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one(), help_heading = "Answer")]
     pub n_predict: i64,
     /// Answer only every N-th line, from line I on (I from 1 to N); ids and seeds are those of the whole
-    #[arg(long, value_name = "I/N")]
+    #[arg(long, value_name = "I/N", help_heading = "Answer")]
     pub shard: Option<Shard>,
     /// Skip requests that have answers in this file, the output of an earlier run, where it is there. A torn last line
     /// counts as none, and is cut off if the file is stdout: `--resume OUT >> OUT`
-    #[arg(long, value_name = "OUT")]
+    #[arg(long, value_name = "OUT", help_heading = "Answer")]
     pub resume: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
