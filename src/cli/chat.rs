@@ -48,7 +48,13 @@ pub struct ChatArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = at_least_minus_one(), help_heading = "Conversation")]
     pub n_predict: i64,
     /// End an answer before this text (repeatable)
-    #[arg(long, alias = "reverse-prompt", value_name = "TEXT", allow_hyphen_values = true, help_heading = "Conversation")]
+    #[arg(
+        long,
+        alias = "reverse-prompt",
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        help_heading = "Conversation"
+    )]
     pub stop: Vec<String>,
     /// Tell the template whether to think first (its `enable_thinking`); not all know it [default: as the template has it]
     #[arg(long, value_name = "on|off", hide_possible_values = true, help_heading = "Conversation")]

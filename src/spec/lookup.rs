@@ -12,12 +12,15 @@
 //! in it by chance: `CHANCE` tokens of them are not counted, and where what remains is no longer than a context in the
 //! text, the text comes first.
 //!
+//! A copy with changes is resumed after each of them.
+//!
 //! Lookup decoding: <https://github.com/apoorvumang/prompt-lookup-decoding>; with a suffix automaton: SAM-Decoding,
 //! <https://arxiv.org/abs/2411.10666>.
 
 use super::automaton::{Automaton, StateId};
 use super::choice::{Choice, Kind, Setting, SettingKind};
 use super::corpus::{self, Corpus, Making, Matches};
+use super::resume::{self, Copying};
 use super::{Drafter, Round, Target};
 use crate::backend::Backend;
 use crate::tree::{DraftTree, NodeId, Token};
@@ -64,6 +67,9 @@ const LEAST_REST: f64 = 1.0 / 256.0;
 /// longest first, wherever it stands) and than all (the text always first), two to six about the same.
 const CHANCE: usize = 4;
 
+/// Tokens of context that say where the text is being copied from.
+const SURE: usize = 3;
+
 /// The drafter.
 pub struct Lookup {
     min: usize,
@@ -71,6 +77,7 @@ pub struct Lookup {
     width: usize,
     text: Automaton,
     corpus: Option<Corpus>,
+    copying: Copying,
     followers: Vec<Follower>,
 }
 
@@ -104,12 +111,34 @@ struct Guess {
 impl Lookup {
     /// Contexts of at least `min` tokens, runs of at most `max` guesses, at most `width` leaves.
     pub fn new(min: usize, max: usize, width: usize) -> Self {
-        Self { min, max, width, text: Automaton::new(min), corpus: None, followers: vec![] }
+        Self {
+            min,
+            max,
+            width,
+            text: Automaton::new(min),
+            corpus: None,
+            copying: Copying::default(),
+            followers: vec![],
+        }
     }
 
     /// The same, looking into a corpus too.
     pub fn with_corpus(self, corpus: Corpus) -> Self {
         Self { corpus: Some(corpus), ..self }
+    }
+
+    /// Guesses how a copy goes on after a change.
+    fn resume(&self, round: &mut Round<'_>) {
+        for (share, tokens) in self.copying.resumptions() {
+            let (mut node, mut score) = (0, share.ln());
+            for &token in tokens.iter().take(self.max) {
+                match round.push(node, token, score as f32) {
+                    Some(next) => node = next,
+                    None => return,
+                }
+                score += resume::STEP.ln();
+            }
+        }
     }
 
     /// Leaves in `followers` the best few tokens after a place, best first.
@@ -191,11 +220,15 @@ impl Lookup {
 
 impl Drafter for Lookup {
     fn observe(&mut self, tokens: &[Token]) -> Result<()> {
-        tokens.iter().for_each(|&token| self.text.push(token));
+        for &token in tokens {
+            self.text.push(token);
+            self.copying.push(token);
+        }
         Ok(())
     }
 
     fn draft(&mut self, round: &mut Round<'_>) -> Result<()> {
+        self.resume(round);
         let mut guesses = BinaryHeap::new();
         let mut has_child = [false; DraftTree::MAX];
         let (state, len) = (self.text.last(), self.text.len());
@@ -205,6 +238,11 @@ impl Drafter for Lookup {
         loop {
             if depth < self.max {
                 self.look_up(place);
+                if depth == 0 && len >= SURE {
+                    // Only what stands in the text has a place in it.
+                    let best = self.followers.first().and_then(|best| (best.recent as usize).checked_sub(1));
+                    best.into_iter().for_each(|at| self.copying.follow(at));
+                }
                 let scaled = self.followers.iter().map(|&f| Follower { share: f.share * share, ..f });
                 guesses.extend(scaled.map(|follower| Guess { parent, depth: depth + 1, follower }));
             }
@@ -222,7 +260,7 @@ impl Drafter for Lookup {
 
     fn rewind(&mut self, kept: &[Token]) -> Result<()> {
         // An automaton only grows. A token takes well under a microsecond.
-        self.text = Automaton::new(self.min);
+        (self.text, self.copying) = (Automaton::new(self.min), Copying::default());
         self.observe(kept)
     }
 

@@ -12,6 +12,7 @@ pub mod choice;
 pub mod corpus;
 pub mod lookup;
 pub mod rejection;
+mod resume;
 pub mod round;
 pub mod standalone;
 pub mod tally;
