@@ -161,7 +161,7 @@ mod tests {
         for (text, name, most) in [
             ("lookup", "lookup", None),
             ("lookup,min=1,width=4", "lookup,width=4", None),
-            ("lookup,max=5+lookup,min=1", "lookup,max=5+lookup,min=1", None),
+            ("lookup,max=5+lookup,min=2", "lookup,max=5+lookup,min=2", None),
             ("draft-max=4+lookup", "lookup+draft-max=4", Some(Nodes::Fixed(4))),
             ("lookup+draft-max=auto:9+accept=typical", "lookup+draft-max=auto:9+accept=typical", Some(Nodes::Auto(9))),
             ("model:/a/b.gguf,branch=2+lookup", "model:b.gguf,branch=2+lookup", None),
