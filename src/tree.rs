@@ -56,12 +56,17 @@ impl DraftTree {
 
     /// The child of `parent` that carries `token`.
     pub fn child(&self, parent: NodeId, token: Token) -> Option<NodeId> {
-        (parent + 1..self.nodes.len()).find(|&id| self.nodes[id].parent == parent && self.nodes[id].token == token)
+        self.children(parent).find(|&id| self.nodes[id].token == token)
     }
 
     /// Nodes that still fit.
     pub fn room(&self) -> usize {
         self.budget - self.nodes.len()
+    }
+
+    /// The children of a node, in the order they were added.
+    pub fn children(&self, parent: NodeId) -> impl Iterator<Item = NodeId> {
+        (parent + 1..self.nodes.len()).filter(move |&id| self.nodes[id].parent == parent)
     }
 
     /// All nodes, parents before children.

@@ -43,6 +43,20 @@ pub enum Nodes {
     Auto(usize),
 }
 
+impl Nodes {
+    /// So many at most.
+    pub fn most(self) -> usize {
+        match self {
+            Nodes::Fixed(n) | Nodes::Auto(n) => n,
+        }
+    }
+
+    /// Whether a controller chooses.
+    pub fn is_auto(self) -> bool {
+        matches!(self, Nodes::Auto(_))
+    }
+}
+
 /// The controller.
 #[derive(Clone, Debug)]
 pub struct Budget {
@@ -159,14 +173,12 @@ impl Budget {
 
     /// Nodes that a verified tree may have beside the anchor.
     pub fn most(&self) -> usize {
-        match self.nodes {
-            Nodes::Fixed(n) | Nodes::Auto(n) => n,
-        }
+        self.nodes.most()
     }
 
     /// Whether it chooses.
     pub fn is_auto(&self) -> bool {
-        matches!(self.nodes, Nodes::Auto(_))
+        self.nodes.is_auto()
     }
 
     /// Seconds of a pass over `rows` rows: measured, or between and beyond what was measured.
@@ -290,8 +302,7 @@ impl Budget {
         }
         let nodes = sketch.tree.nodes();
         let chances = self.chances(sketch);
-        let children = (parent + 1..nodes.len()).filter(|&id| nodes[id].parent == parent);
-        let open = (chances[parent] - children.map(|id| chances[id]).sum::<f64>()).max(0.0);
+        let open = (chances[parent] - sketch.tree.children(parent).map(|id| chances[id]).sum::<f64>()).max(0.0);
         let gain = open * self.hope(drafter, usize::from(nodes[parent].depth) + 1);
         let rows = nodes.len().min(self.most() + 1);
         gain > self.price() * (self.step(drafter) + self.pass(rows + 1) - self.pass(rows))
@@ -328,9 +339,8 @@ impl Budget {
         let mut node = Some(0);
         for &token in tokens {
             let Some(parent) = node.take() else { break };
-            let children = (parent + 1..nodes.len()).filter(|&id| nodes[id].parent == parent);
             let mut right_at = vec![None; self.drafters.len()];
-            for id in children {
+            for id in sketch.tree.children(parent) {
                 let right = nodes[id].token == token;
                 let claim = f64::from(nodes[id].score - nodes[parent].score).exp().min(1.0);
                 let (owner, depth) = (usize::from(sketch.owners[id]), depth_class(nodes[id].depth.into()));

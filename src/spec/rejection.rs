@@ -59,7 +59,7 @@ fn choose(draft: &Draft, node: NodeId, mut p: Distribution, chance: &mut impl Ch
         trials += 1;
         chance.accept(depth, trials - 1, probability)
     };
-    let pushed = (node + 1..nodes.len()).filter(|&id| nodes[id].parent == node && draft.pushed >> id & 1 == 1);
+    let pushed = draft.tree().children(node).filter(|&id| draft.pushed >> id & 1 == 1);
     for child in pushed {
         let token = nodes[child].token;
         if accepts(share(&p, token)) {

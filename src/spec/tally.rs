@@ -75,7 +75,7 @@ impl Tally {
         let depth = nodes.iter().map(|node| node.depth).max().unwrap_or(0);
         *entry(&mut self.rounds_by_depth, depth.into()) += 1;
         for (depth, &node) in verdict.path.iter().enumerate() {
-            if nodes[node + 1..].iter().any(|n| n.parent == node) {
+            if draft.tree().children(node).next().is_some() {
                 let depth_below = entry(&mut self.depths, depth);
                 depth_below.offered += 1;
                 depth_below.accepted += usize::from(depth < agreed);

@@ -1,7 +1,7 @@
 //! What became of drafts, in figures.
 
 use crate::cmd::draft::Setup;
-use crate::spec::{Accept, Nodes, Tally};
+use crate::spec::{Accept, Tally};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -167,10 +167,8 @@ impl DraftStats {
         Self {
             by_drafter: by_drafter.collect(),
             drafters: setup.drafters.clone(),
-            draft_max: match setup.nodes {
-                Nodes::Fixed(n) | Nodes::Auto(n) => n,
-            },
-            auto: matches!(setup.nodes, Nodes::Auto(_)),
+            draft_max: setup.nodes.most(),
+            auto: setup.nodes.is_auto(),
             accept: setup.accept.name(),
             lossless: setup.accept != Accept::Typical,
             account: Account::new(tally, time),
@@ -181,6 +179,7 @@ impl DraftStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Nodes;
     use crate::spec::tally::{Depth, Guesses, Times};
 
     #[test]

@@ -83,10 +83,8 @@ impl SetInfo {
         Self {
             name: contender.name.clone(),
             drafters: setup.map_or(vec![], |setup| setup.drafters.clone()),
-            draft_max: match nodes {
-                Nodes::Fixed(n) | Nodes::Auto(n) => n,
-            },
-            auto: matches!(nodes, Nodes::Auto(_)),
+            draft_max: nodes.most(),
+            auto: nodes.is_auto(),
             accept: accept.name(),
             same_text: accept == Accept::Exact || greedy,
             differing,
