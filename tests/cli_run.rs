@@ -442,13 +442,8 @@ fn control_tokens_are_hidden_unless_asked_for() {
 fn a_closed_stdout_ends_it_quietly() {
     let model = save("pipe", &long_winded());
     let bias = format!("{LONG_TOKEN}+1000");
-    let mut child = Running::start(&args(&model, &["-p", "a", "--raw", "-c", "0", "-q", "-l", &bias]));
-    let mut stdout = child.0.stdout.take().unwrap();
-    stdout.read_exact(&mut [0]).unwrap();
-    drop(stdout);
-    let started = Instant::now();
-    assert_eq!(child.end(), (Some(0), String::new(), String::new()));
-    assert!(started.elapsed() < Duration::from_secs(30), "131072 tokens take longer");
+    let child = Running::start(&args(&model, &["-p", "a", "--raw", "-c", "0", "-q", "-l", &bias]));
+    child.ends_when_nobody_listens();
 }
 
 /// Start-up time and memory of a real model.
