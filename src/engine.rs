@@ -15,9 +15,9 @@ use crate::sample::{History, Sampler};
 use crate::spec::round::{Draft, Setting};
 use crate::spec::tally::Times;
 use crate::spec::verify::Keyed;
-use crate::spec::{Accept, Budget, Drafter, Nodes, Round, Tally, Verdict, rejection, typical, walk};
+use crate::spec::{Accept, Budget, Drafter, Features, Nodes, Round, Tally, Verdict, rejection, typical, walk};
 use crate::tree::Token;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ pub struct Session<B: Backend> {
     context: Vec<Token>,
     /// Tokens picked since the session began; the key of the sampler's noise, so it never goes back.
     ordinal: u64,
-    drafters: Vec<Box<dyn Drafter>>,
+    drafters: Vec<Box<dyn Drafter<B>>>,
     budget: Budget,
     accept: Accept,
     witness: Option<Witness>,
@@ -132,16 +132,18 @@ impl<B: Backend> Session<B> {
     }
 
     /// Lets `drafters`, which must be new, fill the trees, in this order.
-    pub fn set_drafters(&mut self, drafters: Vec<Box<dyn Drafter>>, plan: Plan) {
+    pub fn set_drafters(&mut self, drafters: Vec<Box<dyn Drafter<B>>>, plan: Plan) -> Result<()> {
+        self.state.tap(&self.model, drafters.iter().filter_map(|drafter| drafter.taps()).flatten().copied())?;
         // Without guesses there is nothing to accept, and the text is to be that of no drafter at all.
         self.accept = if drafters.is_empty() { Accept::Exact } else { plan.accept };
         self.budget = Budget::new(plan.nodes, drafters.len());
         self.drafters = drafters;
         self.observed = 0;
+        Ok(())
     }
 
     /// The drafters.
-    pub fn drafters(&self) -> &[Box<dyn Drafter>] {
+    pub fn drafters(&self) -> &[Box<dyn Drafter<B>>] {
         &self.drafters
     }
 
@@ -197,6 +199,19 @@ impl<B: Backend> Session<B> {
         self.drafters.iter_mut().try_for_each(|drafter| drafter.observe(news))
     }
 
+    /// Shows the drafters `rows` of the last pass, whose tokens are context from number `first` on, and observed with the
+    /// token after them.
+    fn show(&mut self, first: usize, rows: &[usize]) -> Result<()> {
+        let hidden = self.state.hidden();
+        for drafter in &mut self.drafters {
+            let Some(layers) = drafter.taps() else { continue };
+            let taps: Option<Vec<_>> = layers.iter().map(|&layer| self.state.tapped(layer)).collect();
+            let taps = taps.context("a drafter reads layers that it did not name at first")?;
+            drafter.see(&Features { first, rows, hidden, taps: &taps })?;
+        }
+        Ok(())
+    }
+
     /// Appends `tokens` and evaluates all but the last, chunk by chunk. `progress` is told within each chunk, twice
     /// a layer, how many are done, and ends the evaluation with `Break`; then nothing of `tokens` remains.
     pub fn prefill(
@@ -222,7 +237,9 @@ impl<B: Backend> Session<B> {
                 self.rewind(old)?;
                 return Ok(ControlFlow::Break(()));
             }
-            self.observe(to.max(self.observed))?;
+            // With the token after the chunk, which there is: the last one is kept back.
+            self.observe(self.observed.max(to + 1))?;
+            self.show(from, &(0..to - from).collect::<Vec<_>>())?;
             let mut awake = self.drafters.iter_mut().enumerate().filter(|&(i, _)| !self.budget.is_resting(i));
             awake.try_for_each(|(_, drafter)| drafter.prepare())?;
         }
@@ -253,7 +270,7 @@ impl<B: Backend> Session<B> {
                 break Finish::Interrupted;
             }
             let room = limits.max_tokens.map_or(left, |max| left.min(max - tokens));
-            let began = Instant::now();
+            let (began, cached) = (Instant::now(), self.state.len());
             let Some((draft, verdict, times)) = self.step(sampler, from, room, &interrupted)? else {
                 break Finish::Interrupted;
             };
@@ -283,10 +300,12 @@ impl<B: Backend> Session<B> {
             let whole = began.elapsed();
             tally.round(&draft, &verdict, used, times, whole);
             self.budget.learn(&draft, &verdict.tokens[..used], times, whole);
+            // Drops what was accepted past the end. An end token is not made context, so the token before it is the
+            // anchor again.
+            self.state.truncate(self.context.len().saturating_sub(1));
+            self.observe(self.context.len())?;
+            self.show(cached, &verdict.path[..self.state.len() - cached])?;
             if let Some(finish) = finish {
-                // Drops what was accepted past the end. An end token is not made context, so the token before it is
-                // the anchor again.
-                self.state.truncate(self.context.len().saturating_sub(1));
                 break finish?;
             }
         };

@@ -19,8 +19,8 @@
 //!             Model::forward(Tree) -> logits [N, V]                  K, V of the nodes go to scratch slots
 //!             walk(tree, |node| sampler.pick(row of node)) -> Verdict { path, tokens }   (or another rule)
 //!             State::commit(path)                                    scratch rows become context
-//!             Budget::learn(draft, tokens, times)
 //!             context += tokens; anchor = the last one
+//!             Budget::learn(draft, tokens, times), Drafter::see(hidden rows of the path)
 //!    TextStream::push(tokens)  (holds back incomplete UTF-8 and possible stop strings) -> stdout
 //! ```
 //!

@@ -8,7 +8,7 @@ use foretoken::sample::{SampleParams, Sampler};
 use foretoken::spec::corpus::{Corpus, Making};
 use foretoken::spec::lookup::Lookup;
 use foretoken::spec::round::Setting;
-use foretoken::spec::{Accept, Budget, Drafter, Nodes, Round, Tell};
+use foretoken::spec::{Accept, Budget, Nodes, Round, Tell};
 use foretoken::text::Tokenizer;
 use foretoken::tree::Token;
 use std::cell::RefCell;
@@ -43,7 +43,7 @@ fn open(files: &[PathBuf], tokenizer: &Tokenizer, cache: Option<&Path>) -> (anyh
 /// The best guesses after `context`.
 fn guesses(corpus: Corpus, context: &[Token], budget: usize) -> Vec<Token> {
     let mut lookup = Lookup::new(2, 63, 1).with_corpus(corpus);
-    lookup.observe(context).unwrap();
+    lookup.read(context);
     draft(&mut lookup, context, budget)
 }
 
@@ -54,7 +54,7 @@ fn draft(lookup: &mut Lookup, context: &[Token], budget: usize) -> Vec<Token> {
     let setting = Setting { context, start: 0, room: budget + 1, ordinal: 0, accept: Accept::Exact, drafters: 1 };
     let mut round = Round::new(setting, &mut sampler, &mut fixed);
     assert!(round.turn(0));
-    lookup.draft(&mut round).unwrap();
+    lookup.guess(&mut round);
     round.finish().tree().tokens()[1..].to_vec()
 }
 
@@ -268,11 +268,11 @@ fn a_large_corpus_is_indexed_in_time() {
         assert!(pass == "cold" || median < 200.0);
     }
     let mut lookup = Lookup::new(3, 63, 2).with_corpus(corpus);
-    lookup.observe(&sample[..8000]).unwrap();
+    lookup.read(&sample[..8000]);
     let mut times = vec![];
     for end in 8000..sample.len() {
         let started = Instant::now();
-        lookup.observe(&sample[end..][..1]).unwrap();
+        lookup.read(&sample[end..][..1]);
         draft(&mut lookup, &sample[..end + 1], 16);
         times.push(started.elapsed().as_secs_f64());
     }

@@ -94,9 +94,9 @@ impl Subject {
     }
 
     /// Generates in a new session and, where an end token ends the text, once more: a cleared session is as good as new.
-    fn answer(&self, threads: usize, ask: &Ask, drafters: Vec<Box<dyn Drafter>>, plan: Plan) -> (Answer, Outcome) {
+    fn answer(&self, threads: usize, ask: &Ask, drafters: Vec<Box<dyn Drafter<Cpu>>>, plan: Plan) -> (Answer, Outcome) {
         let mut session = Session::new(self.models[threads - 1].clone(), Self::context(ask), KvType::F16).unwrap();
-        session.set_drafters(drafters, plan);
+        session.set_drafters(drafters, plan).unwrap();
         let first = self.generate(ask, &mut session);
         if ask.ending.end.is_some() {
             session.clear().unwrap();
@@ -253,7 +253,7 @@ fn a_session_goes_on() {
         let turns = |names: &[&str], script: &Script, end: Option<Token>| {
             let mut session = Session::new(subject.models[0].clone(), 300, KvType::F16).unwrap();
             let plan = Plan { nodes: Nodes::Fixed(5), accept: Accept::Exact };
-            session.set_drafters(mixture(names, &subject.world(script, 1, 300)), plan);
+            session.set_drafters(mixture(names, &subject.world(script, 1, 300)), plan).unwrap();
             let turn = |(prompt, end): (&Vec<Token>, _)| {
                 let ending = Ending { max_tokens: Some(20), end, ..Ending::default() };
                 let params = SampleParams { temp: 1.0, ..SampleParams::default() };

@@ -50,7 +50,7 @@ impl Subject {
         let mut session = Session::new(self.model.clone(), CONTEXT, KvType::F16).unwrap();
         let (vocab, script) = (self.model.config().vocab, Arc::new(script.to_vec()));
         let (model, other) = (self.model.clone(), self.other.clone());
-        session.set_drafters(mixture(names, &World { script, vocab, model, other, context: CONTEXT }), plan);
+        session.set_drafters(mixture(names, &World { script, vocab, model, other, context: CONTEXT }), plan).unwrap();
         assert!(session.prefill(&self.prompt, |_| Continue(())).unwrap().is_continue());
         let mut ids = vec![];
         let emit = |token| {

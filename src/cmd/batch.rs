@@ -197,7 +197,7 @@ impl Batch<'_> {
             return Ok(());
         }
         self.session.clear()?;
-        self.session.set_drafters(vec![], Plan { nodes: Nodes::Fixed(0), accept: Accept::Exact });
+        self.session.set_drafters(vec![], Plan { nodes: Nodes::Fixed(0), accept: Accept::Exact })?;
         self.drafters.clear();
         let (opened, language, report) = (&self.opened, &self.language, &self.report);
         let setup = draft::install(&self.args.draft, choices, opened, language, report, &mut self.session);

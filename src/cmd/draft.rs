@@ -85,7 +85,7 @@ pub fn install(
     let mut choices: Vec<&Choice> = choices.iter().collect();
     choices.sort_by_key(|choice| choice.kind().rank);
     let drafters = choices.iter().map(|choice| choice.open(&target)).collect::<Result<_>>()?;
-    session.set_drafters(drafters, Plan { nodes: args.draft_max, accept: args.accept });
+    session.set_drafters(drafters, Plan { nodes: args.draft_max, accept: args.accept })?;
     let drafters = choices.iter().map(|choice| choice.to_string()).collect();
     Ok(Some(Setup { drafters, nodes: args.draft_max, accept: args.accept }))
 }

@@ -45,6 +45,8 @@ pub(super) struct Activations<B: Backend> {
     /// Products of fused matrices, before they are split.
     pub(super) fused_qkv: Option<B::Mat>,
     pub(super) fused_gate_up: Option<B::Mat>,
+    /// The residual stream `[T, D]` entering layers, as far as someone reads it.
+    pub(super) taps: Vec<(usize, B::Mat)>,
     /// The stream after the output norm `[T, D]`.
     pub(super) hidden: B::Mat,
     /// Rows of it that the head is run on, and their logits.
@@ -72,6 +74,7 @@ impl<B: Backend> State<B> {
             up: mat(c.ffn_width)?,
             fused_qkv: fused_qkv.map(mat).transpose()?,
             fused_gate_up: fused_gate_up.map(mat).transpose()?,
+            taps: vec![],
             hidden: mat(c.width)?,
             picked: b.mat(HEAD_ROWS, c.width)?,
             logits: b.mat(HEAD_ROWS, c.vocab)?,
@@ -112,6 +115,26 @@ impl<B: Backend> State<B> {
     /// Rows `[T, D]` of the last pass after the output norm, in the order of its input.
     pub fn hidden(&self) -> &B::Mat {
         &self.acts.hidden
+    }
+
+    /// Has the residual stream that enters each of `layers` kept from every pass; the number of layers itself stands for
+    /// what the last one puts out.
+    pub fn tap(&mut self, model: &Model<B>, layers: impl IntoIterator<Item = usize>) -> Result<()> {
+        let (most, width) = (model.config.layers, model.config.width);
+        let mut taps: Vec<(usize, B::Mat)> = vec![];
+        for layer in layers {
+            ensure!(layer <= most, "layer {layer} is to be read, the model has {most}");
+            if taps.iter().all(|(known, _)| *known != layer) {
+                taps.push((layer, self.backend.mat(self.max_rows, width)?));
+            }
+        }
+        self.acts.taps = taps;
+        Ok(())
+    }
+
+    /// Rows `[T, D]` of the last pass as they entered `layer`, which must be tapped.
+    pub fn tapped(&self, layer: usize) -> Option<&B::Mat> {
+        self.acts.taps.iter().find(|(known, _)| *known == layer).map(|(_, rows)| rows)
     }
 
     /// Forgets all positions from `len` on.

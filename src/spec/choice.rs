@@ -59,7 +59,7 @@ pub struct Choice {
     values: Vec<Value>,
 }
 
-type Open<B> = fn(&Choice, &Target<'_, B>) -> Result<Box<dyn Drafter>>;
+type Open<B> = fn(&Choice, &Target<'_, B>) -> Result<Box<dyn Drafter<B>>>;
 
 /// The table: for each kind the module that has its `KIND` and its `open`.
 macro_rules! kinds {
@@ -173,7 +173,7 @@ impl Choice {
     }
 
     /// Makes the drafter.
-    pub fn open<B: Backend>(&self, target: &Target<'_, B>) -> Result<Box<dyn Drafter>> {
+    pub fn open<B: Backend>(&self, target: &Target<'_, B>) -> Result<Box<dyn Drafter<B>>> {
         openers::<B>()[self.index](self, target).with_context(|| format!("--draft {self}"))
     }
 }

@@ -47,7 +47,7 @@ pub const KIND: Kind = Kind {
 };
 
 /// Makes one.
-pub fn open<B: Backend>(choice: &Choice, target: &Target<'_, B>) -> Result<Box<dyn Drafter>> {
+pub fn open<B: Backend>(choice: &Choice, target: &Target<'_, B>) -> Result<Box<dyn Drafter<B>>> {
     let mut lookup = Lookup::new(choice.count(0), choice.count(1), choice.count(2));
     if !choice.files(3).is_empty() {
         let (cache, &Target { tokenizer, admit, tell, .. }) = (corpus::cache(), target);
@@ -216,18 +216,17 @@ impl Lookup {
         let context: Vec<Token> = context.into_iter().rev().chain(below).collect();
         corpus.search(&context, self.min)
     }
-}
 
-impl Drafter for Lookup {
-    fn observe(&mut self, tokens: &[Token]) -> Result<()> {
+    /// Takes note of what comes next in the text.
+    pub fn read(&mut self, tokens: &[Token]) {
         for &token in tokens {
             self.text.push(token);
             self.copying.push(token);
         }
-        Ok(())
     }
 
-    fn draft(&mut self, round: &mut Round<'_>) -> Result<()> {
+    /// Adds its guesses to the tree of `round`.
+    pub fn guess(&mut self, round: &mut Round<'_>) {
         self.resume(round);
         let mut guesses = BinaryHeap::new();
         let mut has_child = [false; DraftTree::MAX];
@@ -248,20 +247,33 @@ impl Drafter for Lookup {
             }
             // A parent's second child begins another continuation.
             let fits = |guess: &Guess| !has_child[guess.parent] || leaves < self.width;
-            let Some(guess) = std::iter::from_fn(|| guesses.pop()).find(fits) else { return Ok(()) };
+            let Some(guess) = std::iter::from_fn(|| guesses.pop()).find(fits) else { return };
             let follower = guess.follower;
             let score = follower.share.ln() as f32;
-            let Some(node) = round.push(guess.parent, follower.token, score) else { return Ok(()) };
+            let Some(node) = round.push(guess.parent, follower.token, score) else { return };
             leaves += usize::from(std::mem::replace(&mut has_child[guess.parent], true));
             (parent, depth, share, place) = (node, guess.depth, follower.share, follower.place);
             place.found = self.recall(round, node, place.found);
         }
     }
+}
+
+impl<B: Backend> Drafter<B> for Lookup {
+    fn observe(&mut self, tokens: &[Token]) -> Result<()> {
+        self.read(tokens);
+        Ok(())
+    }
+
+    fn draft(&mut self, round: &mut Round<'_>) -> Result<()> {
+        self.guess(round);
+        Ok(())
+    }
 
     fn rewind(&mut self, kept: &[Token]) -> Result<()> {
         // An automaton only grows. A token takes well under a microsecond.
         (self.text, self.copying) = (Automaton::new(self.min), Copying::default());
-        self.observe(kept)
+        self.read(kept);
+        Ok(())
     }
 
     fn memory(&self) -> u64 {

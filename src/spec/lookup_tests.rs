@@ -143,7 +143,7 @@ impl Naive<'_> {
 
 fn told(text: &[Token], min: usize, max: usize, width: usize) -> Lookup {
     let mut lookup = Lookup::new(min, max, width);
-    lookup.observe(text).unwrap();
+    lookup.read(text);
     lookup
 }
 
@@ -173,7 +173,7 @@ fn texts() -> impl Strategy<Value = Vec<Token>> {
 const VOCAB: usize = 64;
 
 fn compare(mut lookup: Lookup, naive: &Naive<'_>, max: usize, budget: usize) -> Result<(), TestCaseError> {
-    lookup.observe(naive.text).unwrap();
+    lookup.read(naive.text);
     let got = drafted(&mut lookup, naive.text, budget);
     let want = naive.draft(max, budget);
     prop_assert_eq!(got.len(), want.len(), "{:?} {:?}", got, want);
@@ -253,7 +253,7 @@ fn the_corpus_fills_what_the_text_leaves() {
     ];
     for &(text, documents, width, want) in table {
         let mut lookup = Lookup::new(3, 9, width).with_corpus(Corpus::of(documents, VOCAB));
-        lookup.observe(text).unwrap();
+        lookup.read(text);
         let got: Vec<Vec<Token>> = drafted(&mut lookup, text, 4).into_iter().map(|g| g.0).collect();
         assert_eq!(got, want, "{text:?} {documents:?} {width}");
     }
@@ -265,9 +265,9 @@ fn told_in_pieces_or_at_once_and_after_a_reset_is_the_same() {
     let want = drafted(&mut told(&text, 1, 20, 3), &text, 30);
     assert!(want.len() > 10);
     let mut lookup = told(&[1, 2, 3, 4, 1, 2, 3], 1, 20, 3);
-    lookup.rewind(&[]).unwrap();
+    Drafter::<crate::backend::cpu::Cpu>::rewind(&mut lookup, &[]).unwrap();
     assert_eq!(drafted(&mut lookup, &[3], 30), []);
-    text.chunks(7).for_each(|piece| lookup.observe(piece).unwrap());
+    text.chunks(7).for_each(|piece| lookup.read(piece));
     assert_eq!(drafted(&mut lookup, &text, 30), want);
 }
 
@@ -286,7 +286,7 @@ fn a_round_takes_microseconds() {
             let mut lookup = told(&text[..8000], 3, 63, 2);
             let started = Instant::now();
             for token in &text[8000..] {
-                lookup.observe(std::slice::from_ref(token)).unwrap();
+                lookup.read(std::slice::from_ref(token));
                 draft_of(&mut lookup, &text, 17);
             }
             fastest = fastest.min(started.elapsed().as_secs_f64() / 64.0 * 1e6);

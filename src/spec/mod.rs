@@ -33,9 +33,21 @@ use anyhow::Result;
 use std::sync::Arc;
 
 /// Guesses what comes next.
-pub trait Drafter: Send {
+pub trait Drafter<B: Backend>: Send {
     /// Tells what has become context, prompts included: every token once, in order.
     fn observe(&mut self, tokens: &[Token]) -> Result<()>;
+    /// Layers whose input it reads beside the hidden rows, in the order of [`Features::taps`]; the number of layers itself
+    /// stands for what the last one puts out. `None` for a drafter that reads nothing of the target's.
+    fn taps(&self) -> Option<&[usize]> {
+        None
+    }
+    /// Shows what the target computed for tokens that have become context: every token but the anchor once, in order, each
+    /// after the token that follows it was observed. So the row of token *i* and token *i + 1* are known together.
+    /// Only a session that was restored lacks the rows of what it was restored with.
+    fn see(&mut self, features: &Features<'_, B>) -> Result<()> {
+        let _ = features;
+        Ok(())
+    }
     /// Adds guesses below the anchor of the round's tree, which is the last token of the context, until there is no more
     /// to say or the tree takes no more. All of the context has been observed. Other drafters' nodes may be there already.
     fn draft(&mut self, round: &mut Round<'_>) -> Result<()>;
@@ -43,12 +55,24 @@ pub trait Drafter: Send {
     fn prepare(&mut self) -> Result<()> {
         Ok(())
     }
-    /// Forgets what was observed beyond `kept`, which is how it began.
+    /// Forgets what was observed beyond `kept`, which is how it began, and what was seen of its last token and beyond.
     fn rewind(&mut self, kept: &[Token]) -> Result<()>;
     /// Bytes of memory it takes beyond what the target takes.
     fn memory(&self) -> u64 {
         0
     }
+}
+
+/// Rows of the target's last pass.
+pub struct Features<'a, B: Backend> {
+    /// Place in the context of the first row's token; those of the others follow.
+    pub first: usize,
+    /// Where in the matrices the rows are, one for each token.
+    pub rows: &'a [usize],
+    /// The last layer's output after the output norm, which the head reads: `[T, D]`.
+    pub hidden: &'a B::Mat,
+    /// The residual stream entering each of the layers that the drafter taps: `[T, D]` each.
+    pub taps: &'a [&'a B::Mat],
 }
 
 /// What a drafter is made for.

@@ -321,7 +321,11 @@ impl<'a> Round<'a> {
 
 /// A drafter's tree of up to `budget` nodes on top of `context`, for tests of drafters that draw nothing.
 #[cfg(test)]
-pub(super) fn draft_of(drafter: &mut impl super::Drafter, context: &[Token], budget: usize) -> DraftTree {
+pub(super) fn draft_of(
+    drafter: &mut impl super::Drafter<crate::backend::cpu::Cpu>,
+    context: &[Token],
+    budget: usize,
+) -> DraftTree {
     let params = crate::sample::SampleParams { temp: 0.0, ..Default::default() };
     let mut sampler = Sampler::new(params, 0, 1, |_| vec![]).unwrap();
     let mut fixed = Budget::new(super::budget::Nodes::Fixed(budget - 1), 1);

@@ -42,7 +42,7 @@ const TAIL: usize = 4;
 const PADDING: usize = 1024;
 
 /// Opens the model and checks that it speaks the target's language.
-pub fn open<B: Backend>(choice: &Choice, target: &Target<'_, B>) -> Result<Box<dyn Drafter>> {
+pub fn open<B: Backend>(choice: &Choice, target: &Target<'_, B>) -> Result<Box<dyn Drafter<B>>> {
     let gguf = Gguf::open(choice.path())?;
     let config = Config::read(&gguf)?;
     let tokenizer = Tokenizer::from_gguf(gguf.meta())?;
@@ -176,7 +176,7 @@ impl<B: Backend> Standalone<B> {
     }
 }
 
-impl<B: Backend> Drafter for Standalone<B> {
+impl<B: Backend> Drafter<B> for Standalone<B> {
     fn observe(&mut self, tokens: &[Token]) -> Result<()> {
         // What it does not know it reads as the last token that it knows: it only guesses.
         let last = self.model.config().vocab as Token - 1;

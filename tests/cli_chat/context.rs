@@ -224,7 +224,9 @@ fn a_session_goes_back_and_is_taken_up_again() {
                     let (mut session, mut sampler) = (new(), Sampler::new(params.clone(), 3, 320, |_| vec![]).unwrap());
                     if !draft.is_empty() {
                         let drafter = Box::new(foretoken::spec::lookup::Lookup::new(1, 63, 2));
-                        session.set_drafters(vec![drafter], Plan { nodes: Nodes::Fixed(8), accept: Accept::Exact });
+                        session
+                            .set_drafters(vec![drafter], Plan { nodes: Nodes::Fixed(8), accept: Accept::Exact })
+                            .unwrap();
                     }
                     read(&mut session, &tokens[..100]);
                     let (mut got, mut stops, asked) = (vec![], stops.iter(), Cell::new(0));

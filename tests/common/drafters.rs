@@ -27,7 +27,7 @@ pub struct World {
 }
 
 /// Makes a drafter.
-pub type Make = fn(&World) -> Box<dyn Drafter>;
+pub type Make = fn(&World) -> Box<dyn Drafter<Cpu>>;
 
 /// Every lone drafter. Mixtures are made of them.
 pub const DRAFTERS: &[(&str, Make)] = &[
@@ -60,7 +60,7 @@ pub const MIXTURES: &[&[&str]] = &[
 ];
 
 /// The drafters of a mixture.
-pub fn mixture(names: &[&str], world: &World) -> Vec<Box<dyn Drafter>> {
+pub fn mixture(names: &[&str], world: &World) -> Vec<Box<dyn Drafter<Cpu>>> {
     let make = |name: &&str| DRAFTERS.iter().find(|(known, _)| known == name).unwrap().1;
     names.iter().map(|name| make(name)(world)).collect()
 }
@@ -88,16 +88,16 @@ struct Scripted {
     guess: Guess,
 }
 
-fn scripted(world: &World, guess: Guess) -> Box<dyn Drafter> {
+fn scripted(world: &World, guess: Guess) -> Box<dyn Drafter<Cpu>> {
     Box::new(Scripted { script: world.script.clone(), vocab: world.vocab, rounds: 0, told: vec![], guess })
 }
 
-fn standalone(world: &World, model: &Arc<Model<Cpu>>, context: usize, shape: Shape) -> Box<dyn Drafter> {
+fn standalone(world: &World, model: &Arc<Model<Cpu>>, context: usize, shape: Shape) -> Box<dyn Drafter<Cpu>> {
     let context = context.min(world.context);
     Box::new(Standalone::new(model.clone(), context, KvType::F16, world.vocab, shape).unwrap())
 }
 
-impl Drafter for Scripted {
+impl Drafter<Cpu> for Scripted {
     fn observe(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
         self.told.extend_from_slice(tokens);
         Ok(())

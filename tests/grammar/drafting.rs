@@ -72,7 +72,7 @@ struct Sketcher {
     vocab: usize,
 }
 
-impl Drafter for Sketcher {
+impl Drafter<Cpu> for Sketcher {
     fn observe(&mut self, _: &[Token]) -> anyhow::Result<()> {
         Ok(())
     }
@@ -105,9 +105,9 @@ fn check(speaker: &Speaker, other: &Speaker, specs: &[(String, Spec)], prompt: &
     for (i, (name, spec)) in specs.iter().enumerate() {
         for temp in [0.0, 0.8] {
             let params = SampleParams { temp, repeat_penalty: 1.1, ..Default::default() };
-            let answer = |drafters: Vec<Box<dyn Drafter>>, nodes, accept| {
+            let answer = |drafters: Vec<Box<dyn Drafter<Cpu>>>, nodes, accept| {
                 let mut session = speaker.session(context);
-                session.set_drafters(drafters, Plan { nodes: Nodes::Fixed(nodes), accept });
+                session.set_drafters(drafters, Plan { nodes: Nodes::Fixed(nodes), accept }).unwrap();
                 let mut sampler = speaker.sampler(&params, 3 + i as u64, spec);
                 let (ids, outcome) = speaker.say(&mut session, &mut sampler, prompt, most);
                 // Every token was legal, and the end came where it was.

@@ -48,7 +48,8 @@ impl Mat {
         self.rows = rows;
     }
 
-    fn row(&self, i: usize) -> &[f32] {
+    /// Row `i` of them.
+    pub fn row(&self, i: usize) -> &[f32] {
         &self.values()[i * self.cols..(i + 1) * self.cols]
     }
 

@@ -210,7 +210,7 @@ impl Chat<'_> {
         let drafting =
             draft::install(self.draft, &choices, self.opened, talk.language, &talk.report, &mut talk.session)?;
         if drafting.is_none() {
-            talk.session.set_drafters(vec![], Plan { nodes: self.draft.draft_max, accept: self.draft.accept });
+            talk.session.set_drafters(vec![], Plan { nodes: self.draft.draft_max, accept: self.draft.accept })?;
         }
         talk.stats.set_drafting(drafting);
         talk.report.note(format_args!("drafting: {}", talk.stats.drafters()));
