@@ -233,10 +233,12 @@ impl<B: Backend> Session<B> {
             let to = end.min(from + CHUNK);
             let chunk = Input::Chain(&self.context[from..to]);
             let mut go_on = || progress(from - start).is_continue();
+            let began = Instant::now();
             if self.model.forward_while(&mut self.state, chunk, Rows::None, &mut go_on)?.is_none() {
                 self.rewind(old)?;
                 return Ok(ControlFlow::Break(()));
             }
+            self.budget.learn_prompt(to - from, began.elapsed());
             // With the token after the chunk, which there is: the last one is kept back.
             self.observe(self.observed.max(to + 1))?;
             self.show(from, &(0..to - from).collect::<Vec<_>>())?;

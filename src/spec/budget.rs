@@ -63,6 +63,8 @@ pub struct Budget {
     nodes: Nodes,
     /// Seconds of a pass, by rows - 1, the latest last.
     passes: Vec<Vec<f64>>,
+    /// Rows and seconds of a pass over much of a prompt: what wide ones are taken to cost until they are measured.
+    wide: Option<(usize, f64)>,
     /// Seconds of a round beside drafting and the pass.
     rest: Mean,
     drafters: Vec<Record>,
@@ -164,6 +166,7 @@ impl Budget {
         Budget {
             nodes,
             passes: vec![vec![]; DraftTree::MAX],
+            wide: None,
             rest: Mean::default(),
             drafters: vec![Record { pause, ..Record::default() }; drafters],
             tokens: Mean::default(),
@@ -181,12 +184,25 @@ impl Budget {
         self.nodes.is_auto()
     }
 
+    /// Learns from a pass over `rows` tokens of a prompt.
+    pub fn learn_prompt(&mut self, rows: usize, time: Duration) {
+        // All of it is operations: the time of more rows than a tree has says what those of a tree take.
+        let (rows, seconds) = match rows.min(DraftTree::MAX) {
+            DraftTree::MAX => (DraftTree::MAX, time.as_secs_f64() * DraftTree::MAX as f64 / rows as f64),
+            few => (few, time.as_secs_f64()),
+        };
+        if rows > 1 && self.wide.is_none_or(|(known, _)| rows >= known) {
+            self.wide = Some((rows, seconds));
+        }
+    }
+
     /// Seconds of a pass over `rows` rows: measured, or between and beyond what was measured.
     fn pass(&self, rows: usize) -> f64 {
         let measured = |rows: usize| {
             let mut samples = self.passes[rows - 1].clone();
             samples.sort_by(f64::total_cmp);
-            samples.get(samples.len() / 2).copied()
+            let prompt = || self.wide.filter(|&(known, _)| known == rows).map(|(_, seconds)| seconds);
+            samples.get(samples.len() / 2).copied().or_else(prompt)
         };
         let rows = rows.clamp(1, DraftTree::MAX);
         if let Some(seconds) = measured(rows) {

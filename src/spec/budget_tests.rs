@@ -48,9 +48,10 @@ const WORLDS: &[World] = &[
     },
 ];
 
-/// Tokens a second of so many rounds under a policy.
+/// Tokens a second of so many rounds under a policy, after a prompt.
 fn simulate(world: &World, nodes: Nodes, rounds: usize) -> f64 {
     let mut budget = Budget::new(nodes, 1);
+    budget.learn_prompt(256, Duration::from_secs_f64((world.pass)(DraftTree::MAX) * 4e-3));
     let noise = Noise::new(7);
     let mut dice = (0..).map(|i| noise.coin(i, 0, Purpose::Seed));
     let (mut tokens, mut time) = (0.0, 0.0);
@@ -116,6 +117,33 @@ fn the_controller_is_near_the_best_fixed_number() {
         assert!(auto > 0.93 * best, "{}: {auto} of {best}", world.name);
         assert!(auto > 0.97 * plain, "{}: {auto}, plain {plain}", world.name);
     }
+}
+
+#[test]
+fn answers_of_a_line_lose_little() {
+    for world in WORLDS {
+        let (auto, plain) = (simulate(world, Nodes::Auto(63), 16), simulate(world, Nodes::Fixed(0), 16));
+        println!("{:>18}: {:.2}", world.name, auto / plain);
+        assert!(auto > 0.8 * plain, "{}: {auto}, plain {plain}", world.name);
+    }
+}
+
+#[test]
+fn a_prompt_tells_what_wide_passes_cost() {
+    let mut budget = Budget::new(Nodes::Auto(63), 0);
+    let seconds = Duration::from_secs;
+    budget.passes[0] = vec![10.0];
+    for (rows, time, wide) in [(1, 8, 0.0), (22, 40, 0.0), (9, 7, 0.0), (256, 400, 100.0), (30, 7, 100.0)] {
+        budget.learn_prompt(rows, seconds(time));
+        if wide > 0.0 {
+            assert_eq!(budget.pass(64), wide, "{rows}");
+        } else if rows == 22 {
+            assert_eq!(budget.pass(22), 40.0);
+        }
+    }
+    assert!((budget.pass(8) - 20.0).abs() < 1e-9, "between one row and many");
+    budget.passes[63] = vec![70.0];
+    assert_eq!(budget.pass(64), 70.0, "what was measured counts more");
 }
 
 #[test]
