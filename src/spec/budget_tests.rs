@@ -119,9 +119,10 @@ fn the_controller_is_near_the_best_fixed_number() {
     }
 }
 
+/// Of drafters that cost nothing: one that computes has to be seen failing first.
 #[test]
 fn answers_of_a_line_lose_little() {
-    for world in WORLDS {
+    for world in WORLDS.iter().filter(|world| world.step == 0.0) {
         let (auto, plain) = (simulate(world, Nodes::Auto(63), 16), simulate(world, Nodes::Fixed(0), 16));
         println!("{:>18}: {:.2}", world.name, auto / plain);
         assert!(auto > 0.8 * plain, "{}: {auto}, plain {plain}", world.name);
