@@ -72,21 +72,19 @@ impl Plan {
     /// Leaves out default depths that a context of `context` has no room for, but the first, and says so; an error when there is
     /// no room for what was asked for.
     pub fn fit(&mut self, context: usize, report: &Report) -> Result<()> {
-        if self.default_depths {
-            let fits = |d: &Decoding| d.depth == 0 || d.positions().is_some_and(|n| n <= context);
-            let (kept, out): (Vec<_>, Vec<_>) = self.decode.iter().partition(|d| fits(d));
-            for Decoding { depth, tokens } in out {
-                report.note(format_args!(
-                    "no decoding at depth {depth}: with {tokens} tokens more than a context of {context} holds"
-                ));
-            }
-            self.decode = kept;
-        }
+        let fits = |d: &Decoding| !self.default_depths || d.depth == 0 || d.positions().is_some_and(|n| n <= context);
+        let (kept, out): (Vec<_>, Vec<_>) = self.decode.iter().partition(|d| fits(d));
+        self.decode = kept;
         for (what, need) in self.needs() {
             let fits = need.is_some_and(|n| n <= context);
             let need = need.map_or("too many".into(), |n| n.to_string());
             fits.then_some(())
                 .with_context(|| format!("{what} needs {need} positions, the context has {context}: see -c"))?;
+        }
+        for Decoding { depth, tokens } in out {
+            report.note(format_args!(
+                "no decoding at depth {depth}: with {tokens} tokens more than a context of {context} holds"
+            ));
         }
         Ok(())
     }
