@@ -15,8 +15,8 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Bytes of the buffers that are read: in the caches of cores, in one that they share, and in none.
-const SIZES: [usize; 4] = [1 << 20, 8 << 20, 64 << 20, 256 << 20];
+/// Bytes of the buffers that are read: in the caches of cores, in one that they share, partly in that, and in none.
+const SIZES: [usize; 6] = [1 << 20, 8 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20];
 /// Bytes that a run reads at least, over and over: a run must be long beside the clock's and the team's own time.
 const READ: usize = 64 << 20;
 /// Lines that are read together.
@@ -250,7 +250,7 @@ mod tests {
         for isa in Isa::available() {
             for threads in [1, 2] {
                 let cpu = Cpu::new(isa, threads).unwrap();
-                for (room, sizes) in [(0, 1), (8 << 20, 2), ((64 << 20) - 1, 2)] {
+                for (room, sizes) in [(0, 1), (8 << 20, 2), ((64 << 20) - 1, 3)] {
                     let rates = cpu.rates(room, Duration::ZERO).unwrap();
                     assert_eq!(rates.reads.len(), sizes, "{room}");
                     let all = rates.reads.iter().map(|read| read.rate).chain([rates.int8, rates.f32]);
@@ -273,10 +273,12 @@ mod tests {
             (1 << 20, 0.0),
             (2 << 20, 0.0),
             (3 << 20, 1.0),
-            (20 << 20, 1.0),
-            (97_000_000, 2.0),
-            (200 << 20, 3.0),
-            (u64::MAX, 3.0),
+            (20 << 20, 2.0),
+            (40 << 20, 2.0),
+            (97_000_000, 4.0),
+            (180 << 20, 4.0),
+            (182 << 20, 5.0),
+            (u64::MAX, 5.0),
         ] {
             assert_eq!(rates.read(bytes).all, nearest, "{bytes}");
         }

@@ -288,7 +288,8 @@ fn comparable(this: &Measured, other: &Measured) -> Result<Vec<What>> {
 
 impl Comparison<'_> {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}: against {}, {} rounds, median (min .. max)\n", self.model, self.against, self.rounds)?;
+        let rounds = if self.rounds == 1 { "1 round".into() } else { format!("{} rounds", self.rounds) };
+        writeln!(out, "{}: against {}, median (min .. max) of {rounds}\n", self.model, self.against)?;
         writeln!(out, "{:>14} {:>6} {:>32} {:>32} {:>20}", "", "", "this", "other", "times as fast")?;
         for f in &self.figures {
             let cell = |s: &Spread| format!("{:.2} ({:.2} .. {:.2})", s.median, s.min, s.max);
