@@ -103,6 +103,17 @@ Examples:
     Perplexity(PerplexityArgs),
     /// Measure speed: prefill, decode and the cost of batch widths; with --prompts, what drafting gains on texts
     ///
+    /// First the machine is measured: bytes read a second from buffers of several sizes, and int8 and f32 operations a second
+    /// (a multiplication and an addition are two), by one thread and by all. Every result comes with its GB/s, its GOP/s
+    /// and its share of the bound, the least time that this machine could take: the longer of reading all weights and the
+    /// keys and values in sight once a pass, and of doing two operations for each element of a matrix and row, and those of
+    /// attention. "bound by" says which is the longer.
+    ///
+    /// --against measures this binary and another one in turns, each a process of its own, -r rounds, and gives medians, extremes and
+    /// how many times as fast this one is: the median of the rounds' own ratios. The other is the path of a foretoken,
+    /// which gets the same arguments, or a command for sh that prints JSON: "old/foretoken bench -m M.gguf --json -r 1", or
+    /// "llama-bench -m M.gguf -p 512 -n 128 -d 0,512 -o json -r 1", with which only prefill and decoding are compared.
+    ///
     /// With --prompts every prompt is answered plainly and with each set of drafters, in turns: prompt by prompt, so that a
     /// machine that slows down slows all of them. --draft flags make one set together, each --draft-set one more. Texts
     /// must be equal to plain ones, token by token; one that is not ends the run with status 1 (with rules of acceptance
@@ -114,6 +125,7 @@ Examples:
 Examples:
   foretoken bench -m M.gguf
   foretoken bench -m M.gguf --widths 1,4,8 --depth 0,4000 --json
+  foretoken bench -m M.gguf -r 5 --against old/foretoken
   foretoken bench -m M.gguf --prompts questions.jsonl --draft lookup --report page.html")]
     Bench(BenchArgs),
     /// Explain a model file: metadata, tensors, kernels, memory needed

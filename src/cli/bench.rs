@@ -23,24 +23,31 @@ pub struct BenchArgs {
     /// Prompt lengths to evaluate
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "512", conflicts_with = "prompts")]
     pub prefill: Vec<usize>,
-    /// Tokens to decode, one by one
-    #[arg(long, value_name = "N", default_value_t = 128, conflicts_with = "prompts")]
-    pub decode: usize,
-    /// Context depths to decode at
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "0,512", conflicts_with = "prompts")]
-    pub depth: Vec<usize>,
+    /// Tokens to decode, one by one [default: 128, 32 at depths over 1024]
+    #[arg(long, value_name = "N", conflicts_with = "prompts")]
+    pub decode: Option<usize>,
+    /// Context depths to decode at [default: those of 0,512,4096 that fit]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "prompts")]
+    pub depth: Option<Vec<usize>>,
     /// Batch widths to time
     #[arg(
         long,
         value_name = "N,...",
         value_delimiter = ',',
-        default_value = "1,2,4,8,16,32,64",
+        default_value = "1,2,3,4,6,8,12,16,24,32,48,64",
         conflicts_with = "prompts"
     )]
     pub widths: Vec<usize>,
-    /// Repetitions; the median counts [default: 3, with --prompts 1]
+    /// Repetitions, with --against rounds; the median counts [default: 3, with --prompts 1]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub repetitions: Option<u16>,
+    /// Milliseconds to measure each rate of the machine for [default: 80]
+    #[arg(long, value_name = "MS", conflicts_with = "prompts", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub rate_time: Option<u16>,
+    /// Measure in turns with another binary: its path, or a command of the shell that prints the JSON of foretoken bench or
+    /// of llama-bench
+    #[arg(long, value_name = "CMD", conflicts_with = "prompts")]
+    pub against: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

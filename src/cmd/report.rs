@@ -45,6 +45,7 @@ impl Report {
         let target = if seen { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let counts = match unit {
             Unit::Bytes => "{bytes}/{total_bytes}",
+            Unit::Runs => "{pos}/{len} runs",
             Unit::Tokens => "{pos}/{len} tokens",
             Unit::Prompts => "{pos}/{len} prompts, {eta} left",
         };
@@ -61,6 +62,8 @@ pub enum Unit {
     Bytes,
     /// Tokens.
     Tokens,
+    /// Runs of a command.
+    Runs,
     /// Prompts, which take long.
     Prompts,
 }

@@ -20,4 +20,4 @@ pub use arch::{ARCHS, Arch};
 pub use config::Config;
 pub use forward::{Input, Rows};
 pub use state::State;
-pub use weights::Model;
+pub use weights::{Matrices, Model};

@@ -21,6 +21,21 @@ pub struct Model<B: Backend> {
     fused: Fused,
     warnings: Vec<String>,
     weight_bytes: u64,
+    layer_matrices: Matrices,
+    head_matrices: Matrices,
+}
+
+/// Weight matrices of a file, by what their products are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Matrices {
+    /// Elements of those that are multiplied as int8.
+    pub int8: u64,
+    /// Bytes of those.
+    pub int8_bytes: u64,
+    /// Elements of those that are multiplied as floats.
+    pub float: u64,
+    /// Bytes of those.
+    pub float_bytes: u64,
 }
 
 /// A matrix and its bias.
@@ -89,10 +104,12 @@ impl<B: Backend> Model<B> {
         let unused = tensors::check(gguf, &config)?;
         let fused = Fused::of(gguf, &config);
         let total = gguf.tensors().map(|t| t.bytes.len() as u64).sum();
-        let mut loader = Loader { backend: &*backend, gguf, progress, done: 0, total, weight_bytes: 0 };
+        let (weight_bytes, matrices) = (0, Matrices::default());
+        let mut loader = Loader { backend: &*backend, gguf, progress, done: 0, total, weight_bytes, matrices };
 
         let layers = (0..config.layers).map(|i| loader.layer(i, &config, fused)).collect::<Result<_>>()?;
         let output_norm = loader.vector("output_norm.weight")?;
+        let layer_matrices = std::mem::take(&mut loader.matrices);
         // The head first: a backend may drop a tensor's file pages once it is packed, and look-ups read them again.
         let tied = gguf.tensor("output.weight").is_none();
         let head = loader.weight(if tied { "token_embd.weight" } else { "output.weight" })?;
@@ -104,7 +121,21 @@ impl<B: Backend> Model<B> {
         };
         (loader.progress)(total, total);
         let (warnings, weight_bytes) = (unused.into_iter().collect(), loader.weight_bytes);
-        Ok(Model { backend, config, embedding, layers, output_norm, head, factors, fused, warnings, weight_bytes })
+        let head_matrices = loader.matrices;
+        Ok(Model {
+            backend,
+            config,
+            embedding,
+            layers,
+            output_norm,
+            head,
+            factors,
+            fused,
+            warnings,
+            weight_bytes,
+            layer_matrices,
+            head_matrices,
+        })
     }
 
     /// The hyper-parameters.
@@ -125,6 +156,16 @@ impl<B: Backend> Model<B> {
     /// Bytes of weights, as encoded in the file, that one token's pass reads.
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
+    }
+
+    /// The matrices that every row of a pass is multiplied with.
+    pub fn layer_matrices(&self) -> Matrices {
+        self.layer_matrices
+    }
+
+    /// The one that rows are multiplied with whose logits are wanted.
+    pub fn head_matrices(&self) -> Matrices {
+        self.head_matrices
     }
 
     /// A session of at most `context` positions, fed at most `max_rows` rows at a time, with an empty cache of type `kv`.
@@ -148,6 +189,7 @@ struct Loader<'a, B: Backend> {
     done: u64,
     total: u64,
     weight_bytes: u64,
+    matrices: Matrices,
 }
 
 impl<B: Backend> Loader<'_, B> {
@@ -188,7 +230,18 @@ impl<B: Backend> Loader<'_, B> {
 
     fn weight(&mut self, name: &str) -> Result<B::Weight> {
         let weight = self.with(name, |backend, tensor| backend.weight(tensor))?;
-        self.weight_bytes += self.count(name);
+        let bytes = self.count(name);
+        self.weight_bytes += bytes;
+        if let Some(tensor) = self.gguf.tensor(name) {
+            let elements = (tensor.rows() * tensor.cols()) as u64;
+            let m = &mut self.matrices;
+            let (count, size) = match quant::format(tensor.ggml_type).is_some_and(|format| format.int8) {
+                true => (&mut m.int8, &mut m.int8_bytes),
+                false => (&mut m.float, &mut m.float_bytes),
+            };
+            *count += elements;
+            *size += bytes;
+        }
         Ok(weight)
     }
 

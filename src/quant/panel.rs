@@ -19,7 +19,7 @@ use crate::isa::{Isa, Kernel, Simd, load_part};
 use std::marker::PhantomData;
 
 /// How far ahead of its use a weight is asked for, in bytes: a page, which is where the hardware's own prefetch stops.
-pub(super) const AHEAD: usize = 4096;
+pub(crate) const AHEAD: usize = 4096;
 
 /// Columns of a step, and of a block of quantised activations.
 pub const STEP: usize = 32;

@@ -9,6 +9,7 @@
 mod attend;
 mod kv;
 mod math;
+pub mod rates;
 mod rows;
 pub mod team;
 mod weight;

@@ -62,7 +62,7 @@ impl Piece {
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes this the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }

@@ -1,23 +1,34 @@
-//! `bench`: how fast a model runs here.
+//! `bench`: how fast a model runs here, and how fast it could.
 //!
-//! Three measurements, each the median of its repetitions, after one pass of each kind to warm up. *Prefill* evaluates a prompt of
+//! First the machine is measured: how fast it reads and multiplies ([`crate::backend::cpu::rates`]). Then three kinds of things,
+//! each the median of its repetitions, after one pass of each kind to warm up, and beside the bound ([`bound`]). *Prefill* evaluates a prompt of
 //! so many tokens, chunked as `run` does, and ends with logits of its last row. *Decode* takes one token at a time on top of a context of
 //! some depth, as the generation loop does, the choice of a token left out. *Widths* verifies trees of so many
 //! nodes in one pass, logits of all rows, at a context of 256: what a draft of that size costs over none.
 //!
-//! Tokens are pseudo-random: nothing here depends on what they say. With `--prompts` it is [`trial`] that runs.
+//! Tokens are pseudo-random: nothing here depends on what they say. With `--against` it is [`against`] that runs, with
+//! `--prompts` it is [`trial`].
+
+mod against;
+mod bound;
+mod figures;
+mod plan;
 
 use super::report::Report;
-use super::{Usage, load, trial};
+use super::{Usage, load, memory, trial};
 use crate::backend::Backend;
-use crate::cli::BenchArgs;
+use crate::backend::cpu::rates::Rates;
+use crate::cli::{Activations, BenchArgs, ModelArgs};
 use crate::engine::CHUNK;
-use crate::model::{Input, Model, Rows, State};
+use crate::gguf::Gguf;
+use crate::model::{Config, Input, Model, Rows, State};
 use crate::tree::{DraftTree, Token};
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
+use bound::{Cost, Speed};
+use figures::{Decode, Figures, Machine, Prefill, Width};
+use plan::{Decoding, Plan};
 use std::io::{self, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Context that batch widths are timed at.
 const WIDTH_DEPTH: usize = 256;
@@ -28,36 +39,8 @@ const PASSES: usize = 5;
 /// Repetitions when nothing is said.
 const REPETITIONS: u16 = 3;
 
-#[derive(Serialize)]
-struct Figures {
-    model: String,
-    isa: &'static str,
-    threads: usize,
-    weight_bytes: u64,
-    prefill: Vec<Prefill>,
-    decode: Vec<Decode>,
-    widths: Vec<Width>,
-}
-
-#[derive(Serialize)]
-struct Prefill {
-    tokens: usize,
-    tok_s: f64,
-}
-
-#[derive(Serialize)]
-struct Decode {
-    depth: usize,
-    tok_s: f64,
-    /// Weights read, in 10^9 bytes a second.
-    gb_s: f64,
-}
-
-#[derive(Serialize)]
-struct Width {
-    rows: usize,
-    ms: f64,
-}
+/// Milliseconds that each rate of the machine is measured for when nothing is said.
+const RATE_TIME: u16 = 80;
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
@@ -65,20 +48,31 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         return trial::run(args, file);
     }
     check(args)?;
-    let opened = load::model(&args.model, &Report::default())?;
-    let positions = positions(args, opened.context)?;
-    let model = &*opened.model;
-    let state = model.state(positions, CHUNK, opened.kv)?;
-    let mut bench = Bench { model, state, repetitions: args.repetitions.unwrap_or(REPETITIONS).into() };
-    bench.warm_up(args)?;
+    let report = Report::default();
+    if let Some(command) = &args.against {
+        return against::run(args, command, &report);
+    }
+    let mut plan = Plan::of(args);
+    let opened = load::model(&with_room(&args.model, plan.positions())?, &report)?;
+    plan.fit(opened.context, &report)?;
+    let (model, backend) = (&*opened.model, opened.backend());
+    // Half of what is left: the session takes its share afterwards, when this memory is free again.
+    let room = memory::free().map_or(u64::MAX, |free| free / 2);
+    let rates = backend.rates(room, Duration::from_millis(args.rate_time.unwrap_or(RATE_TIME).into()))?;
+    let state = model.state(plan.positions(), CHUNK, opened.kv)?;
+    let cost = Cost::of(model, opened.kv, args.model.activations == Activations::F32);
+    let repetitions = args.repetitions.unwrap_or(REPETITIONS).into();
+    let mut bench = Bench { model, state, repetitions, cost, rates: &rates };
+    bench.warm_up(&plan)?;
     let figures = Figures {
         model: args.model.model.display().to_string(),
-        isa: opened.backend().isa().name(),
-        threads: opened.backend().threads(),
+        isa: backend.isa().name(),
+        threads: backend.threads(),
         weight_bytes: model.weight_bytes(),
-        prefill: bench.prefills(&args.prefill)?,
-        decode: bench.decodes(&args.depth, args.decode)?,
-        widths: bench.widths(&args.widths)?,
+        machine: Machine::of(&rates),
+        prefill: bench.prefills(&plan.prefill)?,
+        decode: bench.decodes(&plan.decode)?,
+        widths: bench.widths(&plan.widths)?,
     };
     let mut out = io::stdout().lock();
     match args.json {
@@ -92,7 +86,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 /// Refuses what no model can be asked.
 fn check(args: &BenchArgs) -> Result<()> {
     let zero = |name: &str| Usage(format!("{name} has 0, at least 1 is needed"));
-    if args.decode == 0 {
+    if args.decode == Some(0) {
         bail!(zero("--decode"));
     }
     if args.prefill.contains(&0) {
@@ -104,18 +98,14 @@ fn check(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// The positions that are needed, if they fit the context.
-fn positions(args: &BenchArgs, context: usize) -> Result<usize> {
-    let prefill = args.prefill.iter().map(|&n| (format!("--prefill {n}"), Some(n)));
-    let decode =
-        args.depth.iter().map(|&n| (format!("--depth {n} --decode {}", args.decode), n.checked_add(args.decode)));
-    let widths = args.widths.iter().map(|&n| (format!("--widths {n}"), Some(WIDTH_DEPTH + n)));
-    prefill.chain(decode).chain(widths).try_fold(1, |most, (what, need)| {
-        let fits = need.filter(|&n| n <= context);
-        let need = need.map_or("too many".into(), |n| n.to_string());
-        let fits = fits.with_context(|| format!("{what} needs {need} positions, the context has {context}: see -c"))?;
-        Ok(most.max(fits))
-    })
+/// `args` with a context of `positions`, as far as the model's own goes, when none was asked for.
+fn with_room(args: &ModelArgs, positions: usize) -> Result<ModelArgs> {
+    let mut args = args.clone();
+    if args.ctx_size.is_none() {
+        let config = Config::read(&Gguf::open(&args.model)?).with_context(|| args.model.display().to_string())?;
+        args.ctx_size = Some(positions.min(config.context));
+    }
+    Ok(args)
 }
 
 /// A model with a session, and tokens to feed it.
@@ -123,6 +113,8 @@ struct Bench<'a, B: Backend> {
     model: &'a Model<B>,
     state: State<B>,
     repetitions: usize,
+    cost: Cost,
+    rates: &'a Rates,
 }
 
 impl<B: Backend> Bench<'_, B> {
@@ -163,8 +155,8 @@ impl<B: Backend> Bench<'_, B> {
         Ok(())
     }
 
-    fn warm_up(&mut self, args: &BenchArgs) -> Result<()> {
-        if let Some(n) = args.prefill.iter().max() {
+    fn warm_up(&mut self, plan: &Plan) -> Result<()> {
+        if let Some(n) = plan.prefill.iter().max() {
             self.fill(*n.min(&CHUNK))?;
         }
         self.state.truncate(0);
@@ -178,22 +170,30 @@ impl<B: Backend> Bench<'_, B> {
             for _ in 0..self.repetitions {
                 times.push(time(|| self.fill(tokens))?);
             }
-            all.push(Prefill { tokens, tok_s: tokens as f64 / median(&mut times) });
+            let seconds = median(&mut times);
+            let passes = (0..tokens).step_by(CHUNK).map(|base| {
+                let rows = CHUNK.min(tokens - base);
+                self.cost.pass(base, rows, usize::from(base + rows == tokens))
+            });
+            let speed = Speed::of(passes, seconds, 1, self.rates);
+            all.push(Prefill { tokens, tok_s: tokens as f64 / seconds, speed });
         }
         Ok(all)
     }
 
-    fn decodes(&mut self, depths: &[usize], tokens: usize) -> Result<Vec<Decode>> {
+    fn decodes(&mut self, decodings: &[Decoding]) -> Result<Vec<Decode>> {
         let mut all = vec![];
-        for &depth in depths {
+        for &Decoding { depth, tokens } in decodings {
             self.fill(depth)?;
             let mut times = vec![];
             for _ in 0..self.repetitions {
                 self.state.truncate(depth);
                 times.push(time(|| self.decode(tokens))?);
             }
-            let tok_s = tokens as f64 / median(&mut times);
-            all.push(Decode { depth, tok_s, gb_s: tok_s * self.model.weight_bytes() as f64 / 1e9 });
+            let seconds = median(&mut times);
+            let passes = (0..tokens).map(|i| self.cost.pass(depth + i, 1, 1));
+            let speed = Speed::of(passes, seconds, tokens, self.rates);
+            all.push(Decode { depth, tokens, tok_s: tokens as f64 / seconds, speed });
         }
         Ok(all)
     }
@@ -210,7 +210,12 @@ impl<B: Backend> Bench<'_, B> {
                 times.push(time(|| self.verify(rows))?);
             }
         }
-        Ok(widths.iter().zip(&mut times).map(|(&rows, times)| Width { rows, ms: median(times) * 1e3 }).collect())
+        let figures = widths.iter().zip(&mut times).map(|(&rows, times)| {
+            let seconds = median(times);
+            let speed = Speed::of([self.cost.pass(WIDTH_DEPTH, rows, rows)], seconds, 1, self.rates);
+            Width { rows, tok_s: rows as f64 / seconds, speed }
+        });
+        Ok(figures.collect())
     }
 }
 
@@ -226,32 +231,4 @@ fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     (values[(n - 1) / 2] + values[n / 2]) / 2.0
-}
-
-impl Figures {
-    /// The tables people read.
-    fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let megabytes = self.weight_bytes as f64 / 1e6;
-        writeln!(out, "{}: {megabytes:.1} MB of weights a token, {}, {} threads", self.model, self.isa, self.threads)?;
-        if !self.prefill.is_empty() {
-            writeln!(out, "\n{:>8} {:>10} {:>10}", "prefill", "tokens", "tok/s")?;
-            for p in &self.prefill {
-                writeln!(out, "{:>8} {:>10} {:>10.1}", "", p.tokens, p.tok_s)?;
-            }
-        }
-        if !self.decode.is_empty() {
-            writeln!(out, "\n{:>8} {:>10} {:>10} {:>10}", "decode", "depth", "tok/s", "GB/s")?;
-            for d in &self.decode {
-                writeln!(out, "{:>8} {:>10} {:>10.1} {:>10.2}", "", d.depth, d.tok_s, d.gb_s)?;
-            }
-        }
-        if let Some(one) = self.widths.iter().min_by_key(|w| w.rows) {
-            let over = format!("x {} row{}", one.rows, if one.rows == 1 { "" } else { "s" });
-            writeln!(out, "\n{:>8} {:>10} {:>10} {:>10}", "batch", "rows", "ms", over)?;
-            for w in &self.widths {
-                writeln!(out, "{:>8} {:>10} {:>10.2} {:>10.2}", "", w.rows, w.ms, w.ms / one.ms)?;
-            }
-        }
-        Ok(())
-    }
 }
