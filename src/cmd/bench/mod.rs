@@ -1,12 +1,12 @@
 //! `bench`: how fast a model runs here, and how fast it could.
 //!
 //! First the machine is measured: how fast it reads and multiplies ([`crate::backend::cpu::rates`]). Then three kinds of things,
-//! each the median of its repetitions, after one pass of each kind to warm up, and beside the bound ([`bound`]). *Prefill* evaluates a prompt of
+//! each the median of its repetitions, after one pass of each kind to warm up, and beside the bound (`bound`). *Prefill* evaluates a prompt of
 //! so many tokens, chunked as `run` does, and ends with logits of its last row. *Decode* takes one token at a time on top of a context of
 //! some depth, as the generation loop does, the choice of a token left out. *Widths* verifies trees of so many
 //! nodes in one pass, logits of all rows, at a context of 256: what a draft of that size costs over none.
 //!
-//! Tokens are pseudo-random: nothing here depends on what they say. With `--against` it is [`against`] that runs, with
+//! Tokens are pseudo-random: nothing here depends on what they say. With `--against` it is `against` that runs, with
 //! `--prompts` it is [`trial`].
 
 mod against;
