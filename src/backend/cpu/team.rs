@@ -150,6 +150,10 @@ fn work(shared: &Shared, worker: usize) {
                 std::hint::spin_loop();
                 continue;
             }
+            // The end may have come while a job's number was being read, and been taken for that job.
+            if shared.quit.load(SeqCst) {
+                return;
+            }
             // Say so, look again, then sleep: the leader opens the gate first and looks at `parked` second.
             shared.parked[worker].store(true, SeqCst);
             if number(shared.gate.load(SeqCst)) == seen {
@@ -210,6 +214,14 @@ fn physical_cores() -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_team_may_end_right_after_a_job() {
+        for i in 0..2000 {
+            let mut team = Team::new(2).unwrap();
+            (0..i % 4).for_each(|_| team.spread(2, 1, |_, _| ()));
+        }
+    }
 
     #[test]
     fn every_unit_once_whatever_the_team() {
