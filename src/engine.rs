@@ -199,9 +199,10 @@ impl<B: Backend> Session<B> {
         self.drafters.iter_mut().try_for_each(|drafter| drafter.observe(news))
     }
 
-    /// Shows the drafters `rows` of the last pass, whose tokens are context from number `first` on, and observed with the
-    /// token after them.
+    /// Shows the drafters `rows` of the last pass, whose tokens are context from number `first` on, once they know the token
+    /// after them, which there is: the anchor at the latest.
     fn show(&mut self, first: usize, rows: &[usize]) -> Result<()> {
+        self.observe(self.observed.max(first + rows.len() + 1))?;
         let hidden = self.state.hidden();
         for drafter in &mut self.drafters {
             let Some(layers) = drafter.taps() else { continue };
@@ -239,8 +240,6 @@ impl<B: Backend> Session<B> {
                 return Ok(ControlFlow::Break(()));
             }
             self.budget.learn_prompt(to - from, began.elapsed());
-            // With the token after the chunk, which there is: the last one is kept back.
-            self.observe(self.observed.max(to + 1))?;
             self.show(from, &(0..to - from).collect::<Vec<_>>())?;
             let mut awake = self.drafters.iter_mut().enumerate().filter(|&(i, _)| !self.budget.is_resting(i));
             awake.try_for_each(|(_, drafter)| drafter.prepare())?;
@@ -273,7 +272,7 @@ impl<B: Backend> Session<B> {
             }
             let room = limits.max_tokens.map_or(left, |max| left.min(max - tokens));
             let (began, cached) = (Instant::now(), self.state.len());
-            let Some((draft, verdict, times)) = self.step(sampler, from, room, &interrupted)? else {
+            let Some((draft, verdict, mut times)) = self.step(sampler, from, room, &interrupted)? else {
                 break Finish::Interrupted;
             };
             rounds += 1;
@@ -299,14 +298,15 @@ impl<B: Backend> Session<B> {
                     break;
                 }
             }
-            let whole = began.elapsed();
-            tally.round(&draft, &verdict, used, times, whole);
-            self.budget.learn(&draft, &verdict.tokens[..used], times, whole);
             // Drops what was accepted past the end. An end token is not made context, so the token before it is the
             // anchor again.
             self.state.truncate(self.context.len().saturating_sub(1));
-            self.observe(self.context.len())?;
+            let telling = Instant::now();
             self.show(cached, &verdict.path[..self.state.len() - cached])?;
+            times.draft += telling.elapsed();
+            let whole = began.elapsed();
+            tally.round(&draft, &verdict, used, times, whole);
+            self.budget.learn(&draft, &verdict.tokens[..used], times, whole);
             if let Some(finish) = finish {
                 break finish?;
             }
