@@ -85,13 +85,12 @@ impl<B: Backend> Model<B> {
         let positions: Vec<u32> = (0..tokens.len()).map(|i| span.position(i) as u32).collect();
         let State { kv, rope, local_rope, acts: a, .. } = state;
 
-        let all: Vec<usize> = (0..tokens.len()).collect();
         b.embed(&self.embedding, tokens, c.embedding_scale, &mut a.x);
         for (i, layer) in self.layers.iter().enumerate() {
             if !go_on() {
                 return false;
             }
-            tap(b, a, i, &all);
+            tap(b, a, i, tokens.len());
             b.rms_norm(&a.x, &layer.attn_norm, c.eps, &mut a.h);
             layer.qkv.run_all(b, &a.h, a.fused_qkv.as_mut(), [&mut a.q, &mut a.k, &mut a.v]);
             norm_if(b, &mut a.q, &layer.q_norm, c.eps);
@@ -115,7 +114,7 @@ impl<B: Backend> Model<B> {
             norm_if(b, &mut a.h, &layer.post_ffn_norm, c.eps);
             b.add(&mut a.x, &a.h);
         }
-        tap(b, a, self.layers.len(), &all);
+        tap(b, a, self.layers.len(), tokens.len());
         b.rms_norm(&a.x, &self.output_norm, c.eps, &mut a.hidden);
         true
     }
@@ -137,10 +136,10 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// Keeps the stream as it enters `layer`, if someone reads it.
-fn tap<B: Backend>(backend: &B, acts: &mut Activations<B>, layer: usize, rows: &[usize]) {
+/// Keeps the `rows` of the stream as it enters `layer`, if someone reads it.
+fn tap<B: Backend>(backend: &B, acts: &mut Activations<B>, layer: usize, rows: usize) {
     if let Some((_, out)) = acts.taps.iter_mut().find(|(tapped, _)| *tapped == layer) {
-        backend.gather(&acts.x, rows, out);
+        backend.gather(&acts.x, &(0..rows).collect::<Vec<_>>(), out);
     }
 }
 
