@@ -37,8 +37,9 @@ pub mod unescape;
 use crate::cli::{self, Command};
 use anyhow::Result;
 use clap::error::{ContextKind, ContextValue};
+use serde::Serialize;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::process::ExitCode;
 
 /// A command line that parses but means nothing: exit status 2.
@@ -96,6 +97,20 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { command } => manual::page(command.as_deref()),
     }
+}
+
+/// Writes to stdout what was measured: as one JSON object, or as `table` says it to people.
+fn print(
+    figures: &impl Serialize,
+    json: bool,
+    table: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
+) -> Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match json {
+        true => writeln!(out, "{}", serde_json::to_string(figures)?)?,
+        false => table(&mut out)?,
+    }
+    Ok(out.flush()?)
 }
 
 /// Whether nobody reads stdout any more.

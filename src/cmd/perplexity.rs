@@ -8,14 +8,14 @@
 //! llama.cpp insists on two windows of text; here one is enough.
 
 use super::report::{Report, Unit};
-use super::{Usage, input, load};
+use super::{Usage, input, load, print};
 use crate::backend::Backend;
 use crate::cli::{PerplexityArgs, ReportArgs, TextArgs};
 use crate::model::{Input, Model, Rows, State};
 use crate::tree::{DraftTree, Token};
 use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// Window where `-c` does not say.
 const WINDOW: usize = 512;
@@ -67,15 +67,10 @@ pub fn run(args: &PerplexityArgs) -> Result<()> {
 
     let (chunks, ctx) = (windows.len(), window);
     let it = Outcome { ppl: total.perplexity(), uncertainty: total.uncertainty(), chunks, tokens: total.tokens, ctx };
-    let mut out = io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string(&it)?)?;
-    } else {
-        let Outcome { ppl, uncertainty, tokens, .. } = it;
-        writeln!(out, "perplexity {ppl:.4} +/- {uncertainty:.4}, {tokens} tokens scored in {chunks} windows of {ctx}")?;
-    }
-    out.flush()?;
-    Ok(())
+    let Outcome { ppl, uncertainty, tokens, .. } = it;
+    print(&it, args.json, |out| {
+        writeln!(out, "perplexity {ppl:.4} +/- {uncertainty:.4}, {tokens} tokens scored in {chunks} windows of {ctx}")
+    })
 }
 
 /// Cuts `tokens` into at most `limit` windows of `window`, each starting with `bos` where there is one.

@@ -5,6 +5,7 @@
 
 use super::{REPETITIONS, median};
 use crate::cli::{BenchArgs, ModelArgs};
+use crate::cmd::print;
 use crate::cmd::report::{Report, Unit, one_line};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
@@ -102,7 +103,7 @@ pub fn run(args: &BenchArgs, command: &str, report: &Report) -> Result<()> {
     let name = format!("--against {command}");
     let rounds = usize::from(args.repetitions.unwrap_or(REPETITIONS));
     let bar = report.bar("measuring", 2 * rounds as u64, Unit::Runs);
-    let (mut this, mut other) = (vec![], vec![]);
+    let (mut this, mut other, mut chosen) = (vec![], vec![], vec![]);
     for round in 0..rounds {
         let (measured, said) = measure(Command::new(&own).args(&arguments)).map_err(|fault| match fault {
             // The same line, whoever says it.
@@ -119,11 +120,10 @@ pub fn run(args: &BenchArgs, command: &str, report: &Report) -> Result<()> {
         other.push(measured);
         // Now rather than after the last round.
         if round == 0 {
-            comparable(&this[0], &other[0]).context(name.clone())?;
+            chosen = comparable(&this[0], &other[0]).context(name.clone())?;
         }
     }
     bar.finish_and_clear();
-    let chosen = comparable(&this[0], &other[0]).context(name.clone())?;
     if let (true, some) = (other[0].llama, chosen.len())
         && some < this[0].figures.len()
     {
@@ -141,13 +141,7 @@ pub fn run(args: &BenchArgs, command: &str, report: &Report) -> Result<()> {
     });
     let figures = figures.collect::<Result<_>>()?;
     let comparison = Comparison { model: args.model.model.display().to_string(), against: command, rounds, figures };
-    let mut out = io::stdout().lock();
-    match args.json {
-        true => writeln!(out, "{}", serde_json::to_string(&comparison)?)?,
-        false => comparison.print(&mut out)?,
-    }
-    out.flush()?;
-    Ok(())
+    print(&comparison, args.json, |out| comparison.print(out))
 }
 
 /// This command's own arguments for one run of `foretoken bench`.

@@ -15,7 +15,7 @@ mod figures;
 mod plan;
 
 use super::report::Report;
-use super::{Usage, load, memory, trial};
+use super::{Usage, load, memory, print, trial};
 use crate::backend::Backend;
 use crate::backend::cpu::rates::Rates;
 use crate::cli::{Activations, BenchArgs, ModelArgs};
@@ -27,7 +27,6 @@ use anyhow::{Context, Result, bail};
 use bound::{Cost, Speed};
 use figures::{Decode, Figures, Machine, Prefill, Width};
 use plan::{Decoding, Plan};
-use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 /// Context that batch widths are timed at.
@@ -74,13 +73,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         decode: bench.decodes(&plan.decode)?,
         widths: bench.widths(&plan.widths)?,
     };
-    let mut out = io::stdout().lock();
-    match args.json {
-        true => writeln!(out, "{}", serde_json::to_string(&figures)?)?,
-        false => figures.print(&mut out)?,
-    }
-    out.flush()?;
-    Ok(())
+    print(&figures, args.json, |out| figures.print(out))
 }
 
 /// Refuses what no model can be asked.

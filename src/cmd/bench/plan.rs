@@ -3,7 +3,7 @@
 use super::WIDTH_DEPTH;
 use crate::cli::BenchArgs;
 use crate::cmd::report::Report;
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 
 /// Depths when none are asked for.
 const DEPTHS: [usize; 3] = [0, 512, 4096];
@@ -78,8 +78,7 @@ impl Plan {
         for (what, need) in self.needs() {
             let fits = need.is_some_and(|n| n <= context);
             let need = need.map_or("too many".into(), |n| n.to_string());
-            fits.then_some(())
-                .with_context(|| format!("{what} needs {need} positions, the context has {context}: see -c"))?;
+            ensure!(fits, "{what} needs {need} positions, the context has {context}: see -c");
         }
         for Decoding { depth, tokens } in out {
             report.note(format_args!(

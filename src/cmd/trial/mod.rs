@@ -14,7 +14,7 @@ mod table;
 use super::load::{self, Language, Opened};
 use super::memory::{self, size};
 use super::report::{Report, Unit};
-use super::{Interrupted, draft, interrupt::Interrupt, sampling, template};
+use super::{Interrupted, draft, interrupt::Interrupt, print, sampling, template};
 use crate::cli::{BenchArgs, DraftSet};
 use crate::sample::{SampleParams, derive_seed};
 use crate::spec::Accept;
@@ -25,7 +25,7 @@ use figures::{Ledger, SetInfo, Setting};
 use play::{Contender, Run};
 use prompts::Prompt;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
 /// What plain decoding is called.
@@ -91,12 +91,7 @@ pub fn run(args: &BenchArgs, file: &Path) -> Result<()> {
     let infos = trial.contenders.iter().zip(&trial.differing);
     let infos = infos.map(|(contender, &differing)| SetInfo::of(contender, differing, greedy)).collect();
     let summary = trial.ledger.summary(setting, infos);
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    match args.json {
-        true => writeln!(out, "{}", serde_json::to_string(&summary)?)?,
-        false => table::print(&summary, &mut out)?,
-    }
-    out.flush()?;
+    print(&summary, args.json, |out| table::print(&summary, out))?;
     if let Some((mut file, name)) = page {
         let html = page::html(&summary, trial.ledger.traces(), &trial.language.tokenizer)?;
         file.write_all(html.as_bytes()).context(name)?;
