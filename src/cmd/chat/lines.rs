@@ -16,7 +16,7 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
-use rustyline::{ColorMode, CompletionType, Config, Context, Editor, Helper};
+use rustyline::{ColorMode, CompletionType, Config, Context, Editor, ExternalPrinter, Helper};
 use std::cell::Cell;
 use std::io::{self, BufRead, IsTerminal, Read, Write, stderr, stdin, stdout};
 use std::path::{Path, PathBuf};
@@ -44,9 +44,13 @@ pub struct Lines {
 }
 
 enum Source {
-    Editor(Box<Editor<Watcher, FileHistory>>, Option<PathBuf>),
+    Editor { editor: Box<Editor<Watcher, FileHistory>>, history: Option<PathBuf>, _wakes: Wakes },
     Stream { number: u64 },
 }
+
+/// While there is one, the editor waits for keys and signals together. Without one it waits for keys alone, and a signal
+/// that comes between the prompt and the wait is not seen before the next key.
+type Wakes = Option<Box<dyn ExternalPrinter>>;
 
 /// One line, or why there is none.
 enum Typed {
@@ -114,7 +118,8 @@ impl Source {
                 false
             }
         });
-        Ok(Source::Editor(Box::new(editor), file))
+        let wakes = editor.create_external_printer().ok().map(|printer| Box::new(printer) as Box<dyn ExternalPrinter>);
+        Ok(Source::Editor { editor: Box::new(editor), history: file, _wakes: wakes })
     }
 
     fn line(&mut self, prompt: &str, modes: &Modes) -> Result<Typed> {
@@ -126,7 +131,7 @@ impl Source {
                 *number += 1;
                 read_line(&mut stdin().lock(), *number)
             }
-            Source::Editor(editor, _) => {
+            Source::Editor { editor, .. } => {
                 let _remembered = modes.remember();
                 editor.helper().inspect(|watcher| watcher.empty.set(true));
                 match editor.readline(prompt) {
@@ -142,7 +147,7 @@ impl Source {
     }
 
     fn remember(&mut self, text: &str, report: &Report) {
-        let Source::Editor(editor, file) = self else { return };
+        let Source::Editor { editor, history: file, .. } = self else { return };
         let added = editor.add_history_entry(text);
         if let (Ok(true), Some(path)) = (added, &file)
             && let Err(error) = editor.append_history(path)
