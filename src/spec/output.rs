@@ -50,9 +50,17 @@ impl<B: Backend> Output<B> {
         }
     }
 
+    /// The target's tokens that logits are about, where not all of them in order.
+    pub fn ids(&self) -> Option<&[Token]> {
+        match self {
+            Output::Target(_) => None,
+            Output::Own { ids, .. } => ids.as_deref(),
+        }
+    }
+
     /// Makes of a row of them logits `[V]` over the target's vocabulary, -inf where it has no say.
     pub fn widen<'a>(&self, row: &'a [f32], vocab: usize, room: &'a mut Vec<f32>) -> &'a [f32] {
-        let Output::Own { ids: Some(ids), .. } = self else { return row };
+        let Some(ids) = self.ids() else { return row };
         room.clear();
         room.resize(vocab, f32::NEG_INFINITY);
         for (&token, &logit) in ids.iter().zip(row) {

@@ -201,7 +201,7 @@ impl Sidecar {
 
     /// One that must be there and `want`, which is the target's.
     pub fn need_same(&self, name: &str, want: usize) -> Result<()> {
-        same(&self.key(name), self.need(name, 1..=usize::MAX)?, want)
+        same(&self.key(name), self.need(name, 1..=MAX_WIDTH)?, want)
     }
 
     fn need_at(&self, key: &str, range: RangeInclusive<usize>) -> Result<usize> {
