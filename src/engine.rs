@@ -200,15 +200,18 @@ impl<B: Backend> Session<B> {
     }
 
     /// Shows the drafters `rows` of the last pass, whose tokens are context from number `first` on, once they know the token
-    /// after them, which there is: the anchor at the latest.
-    fn show(&mut self, first: usize, rows: &[usize]) -> Result<()> {
+    /// after them, which there is: the anchor at the latest. Rows before number `fresh` were computed before: they are for
+    /// those that lack them.
+    fn show(&mut self, first: usize, rows: &[usize], fresh: usize) -> Result<()> {
         self.observe(self.observed.max(first + rows.len() + 1))?;
         let hidden = self.state.hidden();
         for drafter in &mut self.drafters {
             let Some(layers) = drafter.taps() else { continue };
+            let from = drafter.lacks().unwrap_or(fresh).min(fresh).max(first);
+            let Some(rows @ [_, ..]) = rows.get(from - first..) else { continue };
             let taps: Option<Vec<_>> = layers.iter().map(|&layer| self.state.tapped(layer)).collect();
             let taps = taps.context("a drafter reads layers that it did not name at first")?;
-            drafter.see(&Features { first, rows, hidden, taps: &taps })?;
+            drafter.see(&Features { first: from, rows, hidden, taps: &taps })?;
         }
         Ok(())
     }
@@ -218,7 +221,7 @@ impl<B: Backend> Session<B> {
     pub fn prefill(
         &mut self,
         tokens: &[Token],
-        mut progress: impl FnMut(usize) -> ControlFlow<()>,
+        progress: impl FnMut(usize) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
         let capacity = self.capacity();
         let need = self.context.len() + tokens.len();
@@ -228,19 +231,32 @@ impl<B: Backend> Session<B> {
         );
         let old = self.context.len();
         self.context.extend_from_slice(tokens);
-        let start = self.state.len();
-        let end = self.context.len().saturating_sub(1);
+        let flow = self.evaluate(progress)?;
+        if flow.is_break() {
+            self.rewind(old)?;
+        }
+        Ok(flow)
+    }
+
+    /// Evaluates what has not been of the context, the last token aside, and again what drafters lack the rows of.
+    /// `progress` is told how many new tokens are done. After a `Break` some is left to be evaluated.
+    fn evaluate(&mut self, mut progress: impl FnMut(usize) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
+        let (fresh, end) = (self.state.len(), self.context.len().saturating_sub(1));
+        self.observe(self.observed.max(self.context.len().min(fresh + 1)))?;
+        let readers = self.drafters.iter().filter(|drafter| drafter.taps().is_some());
+        let start = readers.filter_map(|drafter| drafter.lacks()).fold(fresh, usize::min);
+        // The same bits come to stand where they stood.
+        self.state.truncate(start);
         for from in (start..end).step_by(CHUNK) {
             let to = end.min(from + CHUNK);
             let chunk = Input::Chain(&self.context[from..to]);
-            let mut go_on = || progress(from - start).is_continue();
+            let mut go_on = || progress(from.saturating_sub(fresh)).is_continue();
             let began = Instant::now();
             if self.model.forward_while(&mut self.state, chunk, Rows::None, &mut go_on)?.is_none() {
-                self.rewind(old)?;
                 return Ok(ControlFlow::Break(()));
             }
             self.budget.learn_prompt(to - from, began.elapsed());
-            self.show(from, &(0..to - from).collect::<Vec<_>>())?;
+            self.show(from, &(0..to - from).collect::<Vec<_>>(), fresh)?;
             let mut awake = self.drafters.iter_mut().enumerate().filter(|&(i, _)| !self.budget.is_resting(i));
             awake.try_for_each(|(_, drafter)| drafter.prepare())?;
         }
@@ -259,7 +275,12 @@ impl<B: Backend> Session<B> {
         let started = Instant::now();
         let (mut tokens, mut rounds, mut tally) = (0, 0, Tally::default());
         let from = self.context.len().saturating_sub(limits.begun);
+        let asked = |_| if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let ready = self.evaluate(asked)?.is_continue();
         let finish = loop {
+            if !ready {
+                break Finish::Interrupted;
+            }
             if limits.max_tokens.is_some_and(|max| tokens >= max) {
                 break Finish::Length;
             }
@@ -302,7 +323,7 @@ impl<B: Backend> Session<B> {
             // anchor again.
             self.state.truncate(self.context.len().saturating_sub(1));
             let telling = Instant::now();
-            self.show(cached, &verdict.path[..self.state.len() - cached])?;
+            self.show(cached, &verdict.path[..self.state.len() - cached], cached)?;
             times.draft += telling.elapsed();
             let whole = began.elapsed();
             tally.round(&draft, &verdict, used, times, whole);

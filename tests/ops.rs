@@ -76,6 +76,19 @@ fn rows_of_any_length() {
                 b.read(&gate).unwrap()
             });
         }
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            same!("activate", 1e-5, |b| {
+                let mut x = mat(b, &x, cols);
+                b.activate(&mut x, activation);
+                b.read(&x).unwrap()
+            });
+        }
+        same!("stack", 0.0, |b| {
+            let (x, y) = (mat(b, &x, cols), mat(b, &y[..cols], cols));
+            let mut out = b.mat(2 * rows + 1, cols).unwrap();
+            b.stack(&[&y, &x, &x], &mut out);
+            b.read(&out).unwrap()
+        });
         same!("add", 0.0, |b| {
             let (mut x, y) = (mat(b, &x, cols), mat(b, &y, cols));
             b.add(&mut x, &y);

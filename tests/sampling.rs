@@ -458,3 +458,27 @@ fn picks_do_not_sort_the_vocabulary() {
         assert!(pick * 3 < sort, "{name}: {pick:?}, sorting takes {sort:?}");
     }
 }
+
+/// Logits of some tokens are ranked as those of all are when the others have none, edited or not.
+#[test]
+fn some_tokens_are_ranked_like_all() {
+    let history = History { committed: &[3, 9, 12], path: &[9], start: 1 };
+    let penalised = SampleParams { repeat_penalty: 1.4, ..plain() };
+    for params in [greedy(), plain(), biased(&[(9, 4.0), (30, MASK)], greedy()), penalised] {
+        for seed in 0..40 {
+            let ids: Vec<Token> = (0..300).rev().step_by(3).collect();
+            let some = logits(seed, 100, 2.0);
+            let mut all = vec![MASK; 300];
+            ids.iter().zip(&some).for_each(|(&id, &logit)| all[id as usize] = logit);
+            let mut sampler = sampler(&params, seed, 300);
+            let got = sampler.rank(&some, Some(&ids), history, 5, (8, true)).unwrap();
+            assert_eq!(got.len(), 8);
+            let want = sampler.rank(&all, None, history, 5, (8, true)).unwrap();
+            let close = |(a, b): (&(Token, f64), &(Token, f64))| a.1 == b.1 || (a.1 / b.1 - 1.0).abs() < 1e-9;
+            assert!(got.iter().zip(&want).all(close), "{got:?} {want:?}");
+            // Equal logits at a cut may go either way.
+            let sum = |all: &[(Token, f64)]| all.iter().map(|&(_, share)| share).sum::<f64>();
+            assert!((sum(&got) - sum(&want)).abs() < 1e-9);
+        }
+    }
+}

@@ -189,6 +189,10 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn attend(&self, q: &Self::Mat, kv: &Self::Kv, layer: usize, span: Span<'_>, how: Attention, out: &mut Self::Mat);
     /// `gate[T, F] = activation(gate) * up`.
     fn glu(&self, gate: &mut Self::Mat, up: &Self::Mat, activation: Activation);
+    /// `x = activation(x)`.
+    fn activate(&self, x: &mut Self::Mat, activation: Activation);
+    /// The rows of all `parts`, which have as many columns as `out`, one below the other.
+    fn stack(&self, parts: &[&Self::Mat], out: &mut Self::Mat);
     /// Splits `x[T, sum of cols]` by columns into `parts` (fused qkv, fused gate and up).
     fn split(&self, x: &Self::Mat, parts: &mut [&mut Self::Mat]);
     /// `x += y`.

@@ -1,8 +1,12 @@
 //! Prompt caches: what a session has evaluated, in a file, so that the next one need not do it again.
 //!
 //! ```text
-//! magic, length of facts, facts, number of tokens, tokens u32 each, length of KV, KV, checksum of all before    (u64 LE)
+//! magic, length of facts, facts, number of tokens, tokens u32 each, length of KV, KV,
+//! number of drafters, for each its length and bytes, checksum of all before    (u64 LE)
 //! ```
+//!
+//! Drafters that read what the model computes keep what they made of it there; one that finds nothing of its own has the
+//! model compute it again.
 //!
 //! The facts are lines `name: value` of all that the bytes depend on: the model file, how it is run, and the version of
 //! this program. A file that says otherwise, is cut or damaged is not used, which is said, and written anew. It never
@@ -24,7 +28,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
-const MAGIC: &[u8] = b"foretoken prompt cache 1\n";
+const MAGIC: &[u8] = b"foretoken prompt cache 2\n";
 
 /// A prompt cache's file.
 pub struct Cache {
@@ -32,10 +36,13 @@ pub struct Cache {
     facts: String,
     /// The tokens it has.
     tokens: Vec<Token>,
+    /// How many drafters found something.
+    served: usize,
 }
 
 impl Cache {
-    /// Opens the cache at `path`, if there is a path, and gives its tokens to `session`, which must be new. A missing file
+    /// Opens the cache at `path`, if there is a path, and gives its tokens to `session`, which must be new but for its
+    /// drafters. A missing file
     /// is an empty cache; one that is no good too, after a warning. A place where none can be written is an error.
     pub fn open<B: Backend>(
         path: Option<&Path>,
@@ -49,33 +56,41 @@ impl Cache {
         let folder = folder(path);
         ensure!(folder.is_dir(), "{}: {} is not a folder", name(), folder.display());
         ensure!(!path.is_dir(), "{}: is a folder", name());
-        let mut cache = Cache { path: path.to_owned(), facts: facts(args, opened)?, tokens: vec![] };
-        let most = 4 * opened.context + opened.model.config().kv_shape(opened.context, opened.kv).bytes() + (1 << 16);
-        match cache.load(most as u64, session) {
-            Ok(tokens) => cache.tokens = tokens,
+        let mut cache = Cache { path: path.to_owned(), facts: facts(args, opened)?, tokens: vec![], served: 0 };
+        let kv = opened.model.config().kv_shape(opened.context, opened.kv).bytes();
+        let drafters: u64 = session.drafters().iter().map(|drafter| drafter.memory()).sum();
+        let most = (4 * opened.context + kv + (1 << 16)) as u64 + drafters;
+        match cache.load(most, session) {
+            Ok((tokens, served)) => (cache.tokens, cache.served) = (tokens, served),
             Err(error) => report.warn(format_args!("{}: {error:#}: not used, to be written anew", name())),
         }
         report.detail(1, format_args!("prompt cache: {} tokens", cache.tokens.len()));
         Ok(Some(cache))
     }
 
-    fn load<B: Backend>(&self, most: u64, session: &mut Session<B>) -> Result<Vec<Token>> {
+    fn load<B: Backend>(&self, most: u64, session: &mut Session<B>) -> Result<(Vec<Token>, usize)> {
         let length = match fs::metadata(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((vec![], 0)),
             found => found?.len(),
         };
         ensure!(length <= most, "{} is more than a cache of this context has", size(length));
         let bytes = fs::read(&self.path)?;
-        let (tokens, kv) = parse(&bytes, &self.facts)?;
+        let Content { tokens, kv, drafters } = parse(&bytes, &self.facts)?;
         ensure!(tokens.len() <= session.capacity(), "{} tokens are more than the context", tokens.len());
         session.restore(tokens.clone(), kv)?;
-        Ok(tokens)
+        match session.restore_drafters(&drafters) {
+            Ok(served) => Ok((tokens, served)),
+            Err(error) => session.clear().and(Err(error)),
+        }
     }
 
     /// Writes what `session` has, unless the file has that and perhaps more.
     pub fn save<B: Backend>(&self, session: &Session<B>) -> Result<()> {
         let tokens = session.tokens();
-        if tokens.len() < 2 || self.tokens.starts_with(tokens) {
+        let tokens = &tokens[..tokens.len().min(session.cached() + 1)];
+        let drafters = session.drafter_bytes()?;
+        let known = self.tokens.starts_with(tokens) && drafters.len() <= self.served;
+        if tokens.len() < 2 || known {
             return Ok(()); // the last token's keys and values are not there yet
         }
         let kv = session.kv_bytes()?;
@@ -84,9 +99,17 @@ impl Cache {
         let mut checksum = Xxh3::new();
         replace(&self.path, |file| {
             let (facts, count, length) = (number(self.facts.len()), number(tokens.len()), number(kv.len()));
-            for part in [MAGIC, &facts, self.facts.as_bytes(), &count, &ids, &length, &kv] {
+            let mut write = |file: &mut BufWriter<File>, part: &[u8]| {
                 checksum.update(part);
-                file.write_all(part)?;
+                file.write_all(part)
+            };
+            for part in [MAGIC, &facts, self.facts.as_bytes(), &count, &ids, &length, &kv] {
+                write(file, part)?;
+            }
+            write(file, &number(drafters.len()))?;
+            for bytes in &drafters {
+                write(file, &number(bytes.len()))?;
+                write(file, bytes)?;
             }
             file.write_all(&checksum.digest().to_le_bytes())
         })
@@ -94,8 +117,16 @@ impl Cache {
     }
 }
 
-/// The tokens and the KV bytes of a file that was made under the same `facts`.
-fn parse<'a>(bytes: &'a [u8], facts: &str) -> Result<(Vec<Token>, &'a [u8])> {
+/// What is in a cache.
+#[derive(Debug, PartialEq)]
+struct Content<'a> {
+    tokens: Vec<Token>,
+    kv: &'a [u8],
+    drafters: Vec<&'a [u8]>,
+}
+
+/// The content of a file that was made under the same `facts`.
+fn parse<'a>(bytes: &'a [u8], facts: &str) -> Result<Content<'a>> {
     let Some(mut rest) = bytes.strip_prefix(MAGIC) else { bail!("this is not a prompt cache of this kind") };
     let cut = || anyhow::anyhow!("the file is cut short or damaged");
     let take = |rest: &mut &'a [u8], n: usize| rest.split_off(..n).ok_or_else(cut);
@@ -118,8 +149,14 @@ fn parse<'a>(bytes: &'a [u8], facts: &str) -> Result<(Vec<Token>, &'a [u8])> {
     let ids = take(&mut rest, count.checked_mul(4).with_context(cut)?)?;
     let length = number(&mut rest)?;
     let kv = take(&mut rest, length)?;
+    let mut drafters = vec![];
+    for _ in 0..number(&mut rest)? {
+        let length = number(&mut rest)?;
+        drafters.push(take(&mut rest, length)?);
+    }
     ensure!(rest.len() == 8, cut());
-    Ok((ids.as_chunks().0.iter().map(|id| Token::from_le_bytes(*id)).collect(), kv))
+    let tokens = ids.as_chunks().0.iter().map(|id| Token::from_le_bytes(*id)).collect();
+    Ok(Content { tokens, kv, drafters })
 }
 
 /// All that keys and values depend on.
@@ -173,20 +210,22 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Resu
 mod tests {
     use super::*;
 
-    fn file(facts: &str, ids: &[Token], kv: &[u8]) -> Vec<u8> {
+    fn file(facts: &str, ids: &[Token], kv: &[u8], drafters: &[&[u8]]) -> Vec<u8> {
         let number = |n: usize| (n as u64).to_le_bytes().to_vec();
         let ids: Vec<Vec<u8>> = ids.iter().map(|id| id.to_le_bytes().to_vec()).collect();
         let (count, ids) = (number(ids.len()), ids.concat());
         let parts = [MAGIC, &number(facts.len()), facts.as_bytes(), &count, &ids, &number(kv.len()), kv];
-        let whole = parts.concat();
+        let kept: Vec<u8> = drafters.iter().flat_map(|bytes| [&number(bytes.len()), *bytes].concat()).collect();
+        let whole = [parts.concat(), number(drafters.len()), kept].concat();
         let sum = xxhash_rust::xxh3::xxh3_64(&whole).to_le_bytes();
         [&whole[..], &sum].concat()
     }
 
     #[test]
     fn only_a_whole_file_of_the_same_facts_is_taken() {
-        let good = file("a: 1\nb: 2", &[7, 70_000], b"kv");
-        assert_eq!(parse(&good, "a: 1\nb: 2").unwrap(), (vec![7, 70_000], &b"kv"[..]));
+        let good = file("a: 1\nb: 2", &[7, 70_000], b"kv", &[b"rows", b""]);
+        let content = Content { tokens: vec![7, 70_000], kv: b"kv", drafters: vec![b"rows", b""] };
+        assert_eq!(parse(&good, "a: 1\nb: 2").unwrap(), content);
         let why = |bytes: &[u8], facts: &str| parse(bytes, facts).unwrap_err().to_string();
         assert_eq!(why(&good, "a: 1\nb: 3"), "made with b: 2, not 3");
         for n in 0..good.len() {

@@ -14,6 +14,8 @@ use crate::isa::Isa;
 use crate::model::Config;
 use crate::model::tensors::{self, Fused, Shape};
 use crate::quant::{self, Format, ROWS};
+use crate::spec::describe::describe;
+use crate::spec::sidecar::{Architecture, Sidecar};
 use crate::text::{ChatTemplate, Tokenizer};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -39,6 +41,8 @@ struct Inspection<'a> {
     /// Context and type of a cache that the model can have.
     session: Option<(usize, KvType)>,
     tokenizer: Option<Tokenizer>,
+    /// What it is, if it drafts for another model.
+    sidecar: Option<Vec<(&'static str, String)>>,
     /// Why it does not run.
     problems: Vec<String>,
     /// What is odd but harmless.
@@ -53,9 +57,17 @@ impl<'a> Inspection<'a> {
             used: HashMap::new(),
             session: None,
             tokenizer: None,
+            sidecar: None,
             problems: vec![],
             warnings: vec![],
         };
+        if let Ok(sidecar) = Sidecar::open(gguf.path(), &Architecture::ALL) {
+            it.sidecar = Some(describe(&sidecar).unwrap_or_else(|error| {
+                it.problems.push(one_line(&format!("{error:#}")));
+                vec![]
+            }));
+            return it;
+        }
         match Config::read(gguf) {
             Ok(config) => {
                 match tensors::check(gguf, &config) {
@@ -112,11 +124,15 @@ impl<'a> Inspection<'a> {
             writeln!(out, "shards      {}: {}", g.shard_count(), one_line(&shard_names(g).join(" ")))?;
         }
         match self.problems.as_slice() {
+            [] if self.sidecar.is_some() => {}
             [] => writeln!(out, "runs        yes")?,
             problems => problems.iter().try_for_each(|p| writeln!(out, "runs        no: {p}"))?,
         }
         for warning in &self.warnings {
             writeln!(out, "warning     {}", one_line(warning))?;
+        }
+        if let Some(lines) = &self.sidecar {
+            return lines.iter().try_for_each(|(word, line)| writeln!(out, "{word:11} {line}"));
         }
         match &self.config {
             Some(c) => {
@@ -166,6 +182,9 @@ impl<'a> Inspection<'a> {
 
     /// What works on a tensor.
     fn kernel(&self, t: &TensorView<'_>, isa: Isa) -> String {
+        if self.are_ids(t) {
+            return "ids of the target".into();
+        }
         let Some(format) = quant::format(t.ggml_type) else { return "not supported".into() };
         let product = || {
             let input = if format.int8 { "int8" } else { "f32" };
@@ -180,6 +199,11 @@ impl<'a> Inspection<'a> {
             _ if t.name == EMBEDDING => "look-up".into(),
             _ => product(),
         }
+    }
+
+    /// Whether a tensor says which tokens a sidecar's head is about.
+    fn are_ids(&self, t: &TensorView<'_>) -> bool {
+        self.sidecar.is_some() && t.name == "d2t"
     }
 
     /// Whether the embedding is the head too.
@@ -200,8 +224,9 @@ impl<'a> Inspection<'a> {
             let bits = bytes as f64 * 8.0 / weights as f64;
             writeln!(out, "  {name:8} {tensors:>8} {weights:>16} {bytes:>14} {bits:>12.2}{note}")
         };
+        let ids = self.gguf.tensors().filter(|t| self.are_ids(t)).map(|t| t.ggml_type).next();
         for (&id, &total) in &totals {
-            let note = if quant::format(id).is_some() { "" } else { "  not supported" };
+            let note = if quant::format(id).is_some() || ids == Some(id) { "" } else { "  not supported" };
             row(&crate::gguf::type_name(id), total, note)?;
         }
         let all = totals.values().fold([0; 3], |a, b| std::array::from_fn(|i| a[i] + b[i]));

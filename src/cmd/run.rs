@@ -38,8 +38,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let mut sampler = sampling::sampler(params, seed, tokenizer)?;
     sampler.constrain(grammar::constraint(asked.as_ref(), tokenizer)?);
     let mut session = opened.session()?;
-    let cache = Cache::open(args.prompt_cache.as_deref(), &args.model, &opened, &mut session, &report)?;
     let drafting = draft::install(&args.draft, &choices, &opened, &language, &report, &mut session)?;
+    let cache = Cache::open(args.prompt_cache.as_deref(), &args.model, &opened, &mut session, &report)?;
     let mut paint = args.show_draft.then(|| paint::start(drafting.as_ref(), &mut session, &report)).flatten();
     let mut stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
 

@@ -103,6 +103,9 @@ pub static ARCHS: &[Arch] = &[
     Arch { name: "phi3", pairing: Pairing::Halves, ..LLAMA },
 ];
 
+/// `general.architecture` of files that hold heads which draft for a model, and the kind of drafter that reads them.
+pub const SIDECARS: &[(&str, &str)] = &[("medusa", "medusa"), ("eagle", "eagle"), ("eagle3", "eagle")];
+
 /// The row of `name`.
 pub fn find(name: &str) -> Option<&'static Arch> {
     ARCHS.iter().find(|a| a.name == name)

@@ -60,6 +60,12 @@ impl Config {
         let Some(name) = gguf.meta().str("general.architecture")? else {
             bail!("general.architecture is missing; supported: {}", arch::supported());
         };
+        if let Some((_, kind)) = arch::SIDECARS.iter().find(|(sidecar, _)| *sidecar == name) {
+            bail!(
+                "general.architecture {name:?} is not supported as a model: the file is a sidecar, heads that draft for a model; \
+                 give the model with -m and this file with --draft {kind}:FILE"
+            );
+        }
         let Some(arch) = arch::find(name) else {
             bail!("general.architecture {name:?} is not supported; supported: {}", arch::supported());
         };

@@ -68,7 +68,7 @@ impl<B: Backend> Model<B> {
             Rows::Last => tokens.len() - 1..tokens.len(),
             Rows::All => 0..tokens.len(),
         };
-        self.head(state, wanted).map(Some)
+        self.logits(state, wanted).map(Some)
     }
 
     /// From tokens to hidden rows: per layer attention, then the gated feed-forward, each added to the stream `x`. Row 0
@@ -85,7 +85,7 @@ impl<B: Backend> Model<B> {
         let positions: Vec<u32> = (0..tokens.len()).map(|i| span.position(i) as u32).collect();
         let State { kv, rope, local_rope, acts: a, .. } = state;
 
-        b.embed(&self.embedding, tokens, c.embedding_scale, &mut a.x);
+        self.embed(tokens, &mut a.x);
         for (i, layer) in self.layers.iter().enumerate() {
             if !go_on() {
                 return false;
@@ -119,17 +119,27 @@ impl<B: Backend> Model<B> {
         true
     }
 
-    /// Logits of hidden rows, a few rows at a time.
-    fn head(&self, state: &mut State<B>, wanted: Range<usize>) -> Result<Vec<f32>> {
-        let (b, c, a) = (&*self.backend, &self.config, &mut state.acts);
+    /// Rows `[T, D]` as they enter the first layer.
+    pub fn embed(&self, tokens: &[Token], out: &mut B::Mat) {
+        self.backend.embed(&self.embedding, tokens, self.config.embedding_scale, out);
+    }
+
+    /// Logits `[T, V]` of rows `[T, D]` like those of [`State::hidden`].
+    pub fn head(&self, hidden: &B::Mat, logits: &mut B::Mat) {
+        self.backend.linear(hidden, &mut [Product { weight: &self.head, bias: None, out: logits }]);
+        if let Some(cap) = self.config.final_softcap {
+            self.backend.softcap(logits, cap);
+        }
+    }
+
+    /// Logits of hidden rows of the last pass, a few rows at a time.
+    fn logits(&self, state: &mut State<B>, wanted: Range<usize>) -> Result<Vec<f32>> {
+        let (b, a) = (&*self.backend, &mut state.acts);
         let wanted: Vec<usize> = wanted.collect();
-        let mut all = Vec::with_capacity(wanted.len() * c.vocab);
+        let mut all = Vec::with_capacity(wanted.len() * self.config.vocab);
         for rows in wanted.chunks(HEAD_ROWS) {
             b.gather(&a.hidden, rows, &mut a.picked);
-            b.linear(&a.picked, &mut [Product { weight: &self.head, bias: None, out: &mut a.logits }]);
-            if let Some(cap) = c.final_softcap {
-                b.softcap(&mut a.logits, cap);
-            }
+            self.head(&a.picked, &mut a.logits);
             all.append(&mut b.read(&a.logits)?);
         }
         Ok(all)

@@ -140,7 +140,8 @@ pub fn check(gguf: &Gguf, c: &Config) -> Result<Option<String>> {
     }))
 }
 
-fn check_one(tensor: &TensorView<'_>, shape: Shape) -> Result<()> {
+/// Checks shape and element type of a tensor.
+pub fn check_one(tensor: &TensorView<'_>, shape: Shape) -> Result<()> {
     let name = tensor.name;
     let want = shape.dims();
     // Trailing dimensions of 1 mean nothing.
@@ -174,7 +175,8 @@ impl Shape {
         }
     }
 
-    fn text(self) -> String {
+    /// As messages write it, in the order of the file.
+    pub fn text(self) -> String {
         format!("{:?}", self.dims())
     }
 }

@@ -74,6 +74,8 @@ pub struct Sampler {
     survey: survey::Survey,
     kept: Vec<Candidate>,
     keyed: Vec<(f64, Candidate)>,
+    /// Logits of some tokens among all.
+    wide: Vec<f32>,
 }
 
 impl Sampler {
@@ -92,6 +94,7 @@ impl Sampler {
             survey: survey::Survey::default(),
             kept: Vec::new(),
             keyed: Vec::new(),
+            wide: Vec::new(),
             params,
             vocab_size,
         })
@@ -113,6 +116,11 @@ impl Sampler {
         self.edits.constraint.as_mut().is_none_or(|constraint| constraint.goes_on(generated, path))
     }
 
+    /// Whether what it makes of logits depends on the history, not on the ordinal alone.
+    pub fn reads_history(&self) -> bool {
+        self.edits.read_history(&self.params)
+    }
+
     /// The options in force.
     pub fn params(&self) -> &SampleParams {
         &self.params
@@ -120,7 +128,7 @@ impl Sampler {
 
     /// The token that follows `history`, given its `logits`, as number `ordinal` of all tokens generated in the session.
     pub fn pick(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<Token> {
-        self.keep(logits, history, ordinal)?;
+        self.keep(logits, Some(history), ordinal)?;
         Ok(match *self.kept {
             [only] => only.token,
             _ => draw(&self.kept, self.params.temp, self.noise.at(ordinal, Purpose::Draw, [0; 2])),
@@ -130,7 +138,7 @@ impl Sampler {
     /// The distribution that [`Sampler::pick`] draws from: tokens of non-zero probability, ascending by id. `ordinal`
     /// decides on XTC only.
     pub fn distribution(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<Vec<(Token, f64)>> {
-        self.keep(logits, history, ordinal)?;
+        self.keep(logits, Some(history), ordinal)?;
         self.kept.sort_unstable_by_key(|c| c.token);
         let max = cut::best(&self.kept);
         let weight = |c: &Candidate| match c {
@@ -148,24 +156,42 @@ impl Sampler {
     ///
     /// At temperature 0 the guess is the token's share of the softmax. Above, noise times temperature is added to the
     /// logits first: the larger the lead of a token after that, the less a small change of logits does to it.
+    ///
+    /// With `ids`, logit *i* is that of token `ids[i]`, and the other tokens have none.
     pub fn rank(
         &mut self,
         logits: &[f32],
+        ids: Option<&[Token]>,
         history: History<'_>,
         ordinal: u64,
-        n: usize,
-        noisy: bool,
+        (n, noisy): (usize, bool),
     ) -> Result<Vec<(Token, f64)>> {
         /// At temperature 0 the softmax is taken over the best few.
         const FEW: usize = 64;
+        let mut history = Some(history);
+        if let Some(ids) = ids {
+            if self.edits.are_made(&self.params) {
+                let mut wide = std::mem::take(&mut self.wide);
+                wide.clear();
+                wide.resize(self.vocab_size, f32::NEG_INFINITY);
+                ids.iter().zip(logits).for_each(|(&token, &logit)| wide[token as usize] = logit);
+                let ranked = self.rank(&wide, None, history.unwrap_or_default(), ordinal, (n, noisy));
+                self.wide = wide;
+                return ranked;
+            }
+            history = None;
+        }
         let temp = self.params.temp;
         if temp == 0.0 {
-            let logits =
-                edit(&self.params, self.vocab_size, &mut self.survey, &mut self.edits, logits, history, false)?;
+            let (params, size) = (&self.params, self.vocab_size);
+            let logits = edit(params, size, &mut self.survey, &mut self.edits, logits, history, false)?;
             let k = n.max(FEW).min(self.vocab_size);
             self.survey.top_k(logits, f32::NEG_INFINITY, k, &mut self.kept);
         } else {
             self.keep(logits, history, ordinal)?;
+        }
+        if let Some(ids) = ids {
+            self.kept.iter_mut().for_each(|kept| kept.token = ids[kept.token as usize]);
         }
         let max = cut::best(&self.kept);
         let mut noise = (noisy && temp > 0.0).then(|| self.noise.at(ordinal, Purpose::Draw, [0; 2]));
@@ -184,8 +210,9 @@ impl Sampler {
         Ok(scored.into_iter().map(|(score, token)| (token, weight(score) / total)).collect())
     }
 
-    /// Runs all stages up to temperature and leaves the survivors in `kept`, at least one.
-    fn keep(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<()> {
+    /// Runs all stages up to temperature and leaves the survivors in `kept`, at least one. Without a history logits are
+    /// taken as they are, however many there are.
+    fn keep(&mut self, logits: &[f32], history: Option<History<'_>>, ordinal: u64) -> Result<()> {
         let (params, size) = (&self.params, self.vocab_size);
         let logits = edit(params, size, &mut self.survey, &mut self.edits, logits, history, params.temp == 0.0)?;
         let max = self.survey.max();
@@ -206,6 +233,8 @@ impl Sampler {
     }
 }
 
+const ALL_MASKED: &str = "logits: every token is masked, none can be picked";
+
 /// Runs the stages that change single logits and surveys what they leave, in which some token is unmasked. If the caller
 /// looks at the best token alone, and a grammar allows it, others that it bans may stay.
 fn edit<'a>(
@@ -214,9 +243,14 @@ fn edit<'a>(
     survey: &mut survey::Survey,
     edits: &'a mut penalty::Edits,
     logits: &'a [f32],
-    history: History<'_>,
+    history: Option<History<'_>>,
     only_best: bool,
 ) -> Result<&'a [f32]> {
+    let Some(history) = history else {
+        survey.take(logits)?;
+        ensure!(survey.max() > f32::NEG_INFINITY, ALL_MASKED);
+        return Ok(logits);
+    };
     ensure!(logits.len() == size, "logits: found {} values, the vocabulary has {size} tokens", logits.len());
     survey.take(logits)?;
     let mut mask = None;
@@ -238,7 +272,7 @@ fn edit<'a>(
         }
         None => logits,
     };
-    ensure!(survey.max() > f32::NEG_INFINITY, "logits: every token is masked, none can be picked");
+    ensure!(survey.max() > f32::NEG_INFINITY, ALL_MASKED);
     Ok(logits)
 }
 

@@ -28,6 +28,16 @@ impl Edits {
         }
     }
 
+    /// Whether the edits depend on what comes before.
+    pub(super) fn read_history(&self, params: &SampleParams) -> bool {
+        penalties_are_on(params) || self.dry.is_some() || self.constraint.is_some()
+    }
+
+    /// Whether there are any edits to make.
+    pub(super) fn are_made(&self, params: &SampleParams) -> bool {
+        self.read_history(params) || !params.logit_bias.0.is_empty()
+    }
+
     /// The logits with all edits made, or `None` when there are none to make.
     pub(super) fn apply(
         &mut self,

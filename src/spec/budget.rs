@@ -79,6 +79,8 @@ struct Record {
     /// Seconds and steps of a round in which it guessed.
     seconds: Mean,
     steps: Mean,
+    /// Levels that its one step gives; 0 if every level takes a step.
+    levels: usize,
     /// Seconds of catching up with a token, and tokens that came since its last turn.
     catch_up: Mean,
     backlog: usize,
@@ -282,10 +284,12 @@ impl Budget {
         };
         // The best it could do: a chain of some length.
         let (mut reach, mut gain, mut best) = ((1.0 - taken).max(0.0), 0.0, 0.0f64);
-        for depth in 1..=self.most().min(16) {
+        let levels = self.drafters[drafter].levels;
+        for depth in 1..=self.most().min(if levels > 0 { levels } else { 16 }) {
             reach *= self.hope(drafter, depth);
             gain += reach;
-            let time = catch_up + step * depth as f64 + self.pass(depth + 1) - self.pass(1);
+            let steps = if levels > 0 { 1 } else { depth };
+            let time = catch_up + step * steps as f64 + self.pass(depth + 1) - self.pass(1);
             best = best.max(gain - price * time);
         }
         let record = &mut self.drafters[drafter];
@@ -382,6 +386,7 @@ impl Budget {
             if effort.steps > 0 {
                 record.seconds.add(effort.seconds);
                 record.steps.add(effort.steps as f64);
+                record.levels = effort.levels;
                 record.backlog = 0;
             }
             if effort.behind > 0 {

@@ -181,3 +181,40 @@ fn a_drafter_that_does_not_pay_rests_ever_longer() {
     assert_eq!(budget.turn(0, &sketch), Turn::Guess);
     assert!(!budget.is_resting(0));
 }
+
+/// Heads that cost most of a pass together pay if all their levels do, though the first alone would not.
+#[test]
+fn what_guesses_all_levels_at_once_is_paid_once() {
+    for (levels, share, pays) in [(4, 0.7, true), (1, 0.7, false), (4, 0.2, false)] {
+        let mut budget = Budget::new(Nodes::Auto(63), 1);
+        let noise = Noise::new(3);
+        let mut dice = (0..).map(|i| noise.coin(i, 0, Purpose::Seed));
+        let mut turns = 0;
+        for round in 0..300 {
+            let mut draft = Draft::of(DraftTree::new(0, DraftTree::MAX));
+            draft.efforts = vec![Effort::default()];
+            let turn = budget.turn(0, &draft.sketch);
+            let mut drafting = 0.0;
+            if turn != Turn::Rest {
+                turns += usize::from(round >= 100);
+                for node in 0..levels {
+                    draft.sketch.tree.push(node, 1, (share as f32).ln() * (node + 1) as f32).unwrap();
+                    draft.sketch.owners.push(0);
+                }
+                drafting = 22e-3;
+                draft.efforts[0] = Effort { seconds: drafting, steps: 1, levels, ..Effort::default() };
+                draft.prune(budget.worthy(&draft.sketch, 63));
+            }
+            let verified = draft.tree().nodes().len() - 1;
+            let right = dice.by_ref().take(levels).take_while(|&u| u < share).count();
+            let mut text = vec![1; right.min(verified)];
+            text.push(if right > verified { 1 } else { 2 });
+            let verify = flat(verified + 1) * 1e-3;
+            let seconds = Duration::from_secs_f64;
+            let times = Times { draft: seconds(drafting), verify: seconds(verify), sample: Duration::ZERO };
+            budget.learn(&draft, &text, times, seconds(drafting + verify + 1e-4));
+        }
+        assert_eq!(turns > 150, pays, "{levels} levels of {share}: {turns} turns of 200");
+        assert!(pays || turns < 40, "{levels} levels of {share}: {turns} turns of 200");
+    }
+}

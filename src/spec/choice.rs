@@ -39,6 +39,8 @@ pub enum SettingKind {
     Count(usize, (usize, usize)),
     /// A number: its default, the least and the most.
     Real(f64, (f64, f64)),
+    /// One of some words: the default, and all of them.
+    Word(&'static str, &'static [&'static str]),
     /// Files; the option can be given again for more of them.
     Files,
 }
@@ -48,6 +50,7 @@ pub enum SettingKind {
 enum Value {
     Count(usize),
     Real(f64),
+    Word(&'static str),
     Files(Vec<PathBuf>),
 }
 
@@ -73,13 +76,14 @@ macro_rules! kinds {
     };
 }
 
-kinds!(lookup, standalone);
+kinds!(lookup, standalone, medusa);
 
 impl SettingKind {
     fn default(self) -> Value {
         match self {
             SettingKind::Count(default, _) => Value::Count(default),
             SettingKind::Real(default, _) => Value::Real(default),
+            SettingKind::Word(default, _) => Value::Word(default),
             SettingKind::Files => Value::Files(vec![]),
         }
     }
@@ -98,6 +102,10 @@ impl SettingKind {
                 let number =
                     number.with_context(|| format!("found '{text}', supported a number from {least} to {most}"))?;
                 *value = Value::Real(number);
+            }
+            (SettingKind::Word(_, words), value) => {
+                let word = words.iter().find(|word| **word == text);
+                *value = Value::Word(word.with_context(|| format!("found '{text}', supported: {}", words.join(" ")))?);
             }
             (SettingKind::Files, Value::Files(files)) => {
                 ensure!(!text.is_empty(), "found no file name");
@@ -164,6 +172,14 @@ impl Choice {
         }
     }
 
+    /// Option number `i`, a [`SettingKind::Word`].
+    pub fn word(&self, i: usize) -> &'static str {
+        match self.values[i] {
+            Value::Word(word) => word,
+            _ => unreachable!("{}: option {i} is no word", self.kind().name),
+        }
+    }
+
     /// Option number `i`, [`SettingKind::Files`].
     pub fn files(&self, i: usize) -> &[PathBuf] {
         match &self.values[i] {
@@ -189,6 +205,7 @@ impl Display for Choice {
             match value {
                 Value::Count(n) => write!(f, ",{}={n}", setting.name)?,
                 Value::Real(x) => write!(f, ",{}={x}", setting.name)?,
+                Value::Word(word) => write!(f, ",{}={word}", setting.name)?,
                 Value::Files(files) => {
                     files.iter().try_for_each(|file| write!(f, ",{}={}", setting.name, file.display()))?;
                 }
@@ -209,6 +226,7 @@ pub fn help() -> String {
             let (what, default) = match kind {
                 SettingKind::Count(default, (least, most)) => ("N", format!("{default}, {least} to {most}")),
                 SettingKind::Real(default, (least, most)) => ("X", format!("{default}, {least} to {most}")),
+                SettingKind::Word(default, words) => ("WORD", format!("{default}, one of {}", words.join(" "))),
                 SettingKind::Files => ("FILE", "none, repeatable".into()),
             };
             let _ = writeln!(text, "    {:<12} {help} [default: {default}]", format!("{name}={what}"));
@@ -243,6 +261,10 @@ mod tests {
                         assert!((least..=most).contains(&default), "{} {}", kind.name, s.name);
                         vec![(least.to_string(), Value::Real(least)), (most.to_string(), Value::Real(most))]
                     }
+                    SettingKind::Word(default, words) => {
+                        assert!(words.contains(&default), "{} {}", kind.name, s.name);
+                        words.iter().map(|&word| (word.into(), Value::Word(word))).collect()
+                    }
                     SettingKind::Files => {
                         let (key, two) = (s.name, ["x".into(), "y=z".into()].to_vec());
                         vec![(format!("x,{key}=y=z"), Value::Files(two))]
@@ -272,6 +294,7 @@ mod tests {
             ("lookup,max=-1", "lookup: max: found '-1'"),
             ("lookup,max=64", "lookup: max: found '64', supported a number from 1 to 63"),
             ("lookup,width=99999999999999999999", "lookup: width: found '999"),
+            ("medusa:x,tree=oak", "medusa: tree: found 'oak', supported: auto static chain"),
         ] {
             let error = format!("{:#}", Choice::parse(text).unwrap_err());
             assert!(error.contains(needle), "{text}: {error}");

@@ -10,10 +10,14 @@ mod automaton;
 pub mod budget;
 pub mod choice;
 pub mod corpus;
+pub mod describe;
 pub mod lookup;
+pub mod medusa;
+pub mod output;
 pub mod rejection;
 mod resume;
 pub mod round;
+pub mod sidecar;
 pub mod standalone;
 pub mod tally;
 pub mod typical;
@@ -21,7 +25,9 @@ pub mod verify;
 
 pub use budget::{Budget, Nodes};
 pub use choice::{Choice, KINDS, Kind};
+pub use output::Output;
 pub use round::Round;
+pub use sidecar::Sidecar;
 pub use tally::Tally;
 pub use verify::{Accept, Verdict, walk};
 
@@ -43,7 +49,7 @@ pub trait Drafter<B: Backend>: Send {
     }
     /// Shows what the target computed for tokens that have become context: every token but the anchor once, in order, each
     /// after the token that follows it was observed. So the row of token *i* and token *i + 1* are known together.
-    /// Only a session that was restored lacks the rows of what it was restored with.
+    /// Rows that it [lacks](Drafter::lacks) are shown later.
     fn see(&mut self, features: &Features<'_, B>) -> Result<()> {
         let _ = features;
         Ok(())
@@ -57,6 +63,22 @@ pub trait Drafter<B: Backend>: Send {
     }
     /// Forgets what was observed beyond `kept`, which is how it began, and what was seen of its last token and beyond.
     fn rewind(&mut self, kept: &[Token]) -> Result<()>;
+    /// The first token whose row it has to see before it can draft and has not seen, of those that were observed before the
+    /// last one; the session then computes the rows from there on again, as after a rewind or when it was restored. `None`
+    /// if it lacks nothing.
+    fn lacks(&self) -> Option<usize> {
+        None
+    }
+    /// What it has made of the rows it saw, for [`Drafter::restore`] of another like it; nothing if that is not worth keeping.
+    fn save(&self) -> Result<Vec<u8>> {
+        Ok(vec![])
+    }
+    /// Takes up what another gave by [`Drafter::save`] when that had observed and seen what this one has observed, all rows
+    /// but the last token's. False if these bytes are not its own kind's: those of other drafters are offered, too.
+    fn restore(&mut self, bytes: &[u8]) -> Result<bool> {
+        let _ = bytes;
+        Ok(false)
+    }
     /// Bytes of memory it takes beyond what the target takes.
     fn memory(&self) -> u64 {
         0

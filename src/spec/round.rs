@@ -69,6 +69,8 @@ pub struct Effort {
     pub seconds: f64,
     /// Its steps; 0 if it had no turn.
     pub steps: usize,
+    /// Levels that its one step gave; 0 for a drafter whose steps give one each.
+    pub levels: usize,
     /// Seconds of catching up before.
     pub caught_up: f64,
     /// Tokens caught up with.
@@ -199,6 +201,12 @@ impl<'a> Round<'a> {
         wanted
     }
 
+    /// Says that this drafter guesses so many levels in one step, which it takes without asking whether it is
+    /// [wanted](Round::wants).
+    pub fn guesses_at_once(&mut self, levels: usize) {
+        self.draft.efforts[self.drafter].levels = levels;
+    }
+
     /// Says that this turn so far went into catching up by `tokens`, which is not the price of a step.
     pub fn caught_up(&mut self, tokens: usize) {
         let effort = &mut self.draft.efforts[self.drafter];
@@ -247,12 +255,44 @@ impl<'a> Round<'a> {
         if n == 0 {
             return;
         }
-        let tree = self.draft.tree();
-        self.path.clear();
-        self.path.extend(tree.path(parent).into_iter().skip(1).map(|node| tree.nodes()[node].token));
+        self.walk_to(parent);
         if let Err(error) = self.try_draw(parent, logits, n, least, nodes) {
             self.draft.fault.get_or_insert_with(|| format!("{error:#}"));
         }
+    }
+
+    /// Whether guesses are [drawn](Round::draw) by chance; else they can be [ranked](Round::rank) and pushed as well.
+    pub fn is_random(&self) -> bool {
+        self.accept == Accept::Rejection
+    }
+
+    /// Whether what logits come to depends on the path to the place they are for. If not, the same logits give the same
+    /// guesses after all nodes of a depth.
+    pub fn depends_on_paths(&self) -> bool {
+        self.sampler.reads_history()
+    }
+
+    /// The `n` tokens that [`Round::draw`] would guess after `parent` were the tree large enough, each with its share, best
+    /// first; for drafters that push some of them, and of no use when guesses are [random](Round::is_random). With `ids`,
+    /// logit *i* is that of token `ids[i]`, and others are not guessed.
+    pub fn rank(&mut self, parent: NodeId, logits: &[f32], ids: Option<&[Token]>, n: usize) -> Vec<(Token, f64)> {
+        self.walk_to(parent);
+        let history = History { committed: self.context, path: &self.path, start: self.start };
+        if n == 0 || !self.sampler.goes_on(history) {
+            return vec![];
+        }
+        let ordinal = self.ordinal + u64::from(self.draft.tree().nodes()[parent].depth);
+        self.sampler.rank(logits, ids, history, ordinal, (n, self.accept == Accept::Exact)).unwrap_or_else(|error| {
+            self.draft.fault.get_or_insert_with(|| format!("{error:#}"));
+            vec![]
+        })
+    }
+
+    /// Makes the path that of `parent`.
+    fn walk_to(&mut self, parent: NodeId) {
+        let tree = self.draft.tree();
+        self.path.clear();
+        self.path.extend(tree.path(parent).into_iter().skip(1).map(|node| tree.nodes()[node].token));
     }
 
     fn try_draw(
@@ -270,8 +310,9 @@ impl<'a> Round<'a> {
         let above = self.tree().nodes()[parent];
         let ordinal = self.ordinal + u64::from(above.depth);
         if self.accept != Accept::Rejection {
-            let noisy = self.accept == Accept::Exact;
-            for (token, share) in self.sampler.rank(logits, history, ordinal, n, noisy)? {
+            for (token, share) in
+                self.sampler.rank(logits, None, history, ordinal, (n, self.accept == Accept::Exact))?
+            {
                 if share < least {
                     break;
                 }

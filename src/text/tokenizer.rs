@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{gguf::Metadata, tree::Token};
 use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
 use std::ops::Range;
 
 /// Text to token ids and back, rebuilt from a model file's metadata.
@@ -156,6 +157,25 @@ impl Tokenizer {
     /// ones, as some converters write them).
     pub fn end_tokens(&self) -> &[Token] {
         &self.ends
+    }
+
+    /// What `tokenizer.ggml.model` calls its kind.
+    pub fn model(&self) -> &'static str {
+        match self.merger {
+            Merger::Bpe(_) => "gpt2",
+            Merger::Spm(_) => "llama",
+        }
+    }
+
+    /// SHA-256 in lower-case hexadecimals over the texts of all tokens, each after its length in bytes as a `u32` (LE).
+    pub fn vocab_hash(&self) -> String {
+        let mut hash = Sha256::new();
+        for token in 0..self.vocab_size() as Token {
+            let text = self.text(token);
+            hash.update((text.len() as u32).to_le_bytes());
+            hash.update(text);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// What was wrong with the metadata but could be worked around, one line each; for stderr.

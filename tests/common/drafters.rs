@@ -1,13 +1,18 @@
 //! Drafters that no one would write: always right, always wrong, and worse. Text must not depend on any of them.
 
+use super::sidecars::{self, Outputs, deep_tree};
 use foretoken::backend::{KvType, cpu::Cpu};
+use foretoken::gguf::Gguf;
 use foretoken::model::Model;
 use foretoken::spec::corpus::Corpus;
 use foretoken::spec::lookup::Lookup;
+use foretoken::spec::medusa::{Medusa, Shape as Trees};
+use foretoken::spec::sidecar::{Architecture, Sidecar};
 use foretoken::spec::standalone::{Shape, Standalone};
 use foretoken::spec::{Drafter, Round};
 use foretoken::tree::{DraftTree, Token};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// What the test drafters know: a prompt and all that follows it.
 pub type Script = Arc<Vec<Token>>;
@@ -40,6 +45,11 @@ pub const DRAFTERS: &[(&str, Make)] = &[
     ("other", |world| standalone(world, &world.other, world.context, Shape { branch: 3, depth: 9, least: 0.01 })),
     // Its context is soon full.
     ("short", |world| standalone(world, &world.model, 20, Shape { branch: 2, depth: 5, least: 0.0 })),
+    ("medusa-1", |world| medusa(world, 1, Trees::Chain)),
+    ("medusa-2", |world| medusa(world, 2, Trees::Auto)),
+    ("medusa-3", |world| medusa(world, 3, Trees::Static)),
+    ("medusa-4", |world| medusa(world, 4, Trees::Chain)),
+    ("medusa-5", |world| medusa(world, 5, Trees::Auto)),
     ("corpus", |world| Box::new(Lookup::new(1, 63, 3).with_corpus(copies(&world.script, world.vocab)))),
 ];
 
@@ -57,6 +67,11 @@ pub const MIXTURES: &[&[&str]] = &[
     &["lookup", "short", "other"],
     &["corpus"],
     &["corpus", "bushy", "lookup"],
+    &["medusa-1"],
+    &["medusa-2"],
+    &["medusa-3", "other"],
+    &["lookup", "medusa-4"],
+    &["medusa-5"],
 ];
 
 /// The drafters of a mixture.
@@ -95,6 +110,29 @@ fn scripted(world: &World, guess: Guess) -> Box<dyn Drafter<Cpu>> {
 fn standalone(world: &World, model: &Arc<Model<Cpu>>, context: usize, shape: Shape) -> Box<dyn Drafter<Cpu>> {
     let context = context.min(world.context);
     Box::new(Standalone::new(model.clone(), context, KvType::F16, world.vocab, shape).unwrap())
+}
+
+/// Random heads, so many: with outputs of every kind, over all tokens or some, in trees of every kind.
+fn medusa(world: &World, heads: usize, trees: Trees) -> Box<dyn Drafter<Cpu>> {
+    type Key = (usize, usize, usize);
+    static FILES: LazyLock<Mutex<HashMap<Key, Vec<u8>>>> = LazyLock::new(Mutex::default);
+    let (width, vocab) = (world.model.config().width, world.vocab);
+    let write = || {
+        // Every third token, the last first.
+        let ids = || Some((0..vocab as Token).rev().step_by(3).collect());
+        let d = || sidecars::Medusa { heads, ..Default::default() };
+        let medusa = match heads {
+            1 => sidecars::Medusa { outputs: Outputs::Target, bias: false, ..d() },
+            2 => sidecars::Medusa { blocks: 2, ids: ids(), accuracy: Some(vec![0.5, 0.2, 0.3, 0.1]), ..d() },
+            3 => sidecars::Medusa { tree: Some(deep_tree()), ..d() },
+            4 => sidecars::Medusa { outputs: Outputs::Shared, ..d() },
+            _ => sidecars::Medusa { outputs: Outputs::Shared, ids: ids(), tree: Some(deep_tree()), ..d() },
+        };
+        medusa.random(width, vocab, heads as u64).bytes()
+    };
+    let bytes = FILES.lock().unwrap().entry((heads, width, vocab)).or_insert_with(write).clone();
+    let sidecar = Sidecar::new(Gguf::from_bytes(bytes).unwrap(), &[Architecture::Medusa]).unwrap();
+    Box::new(Medusa::load(&sidecar, &world.model, trees, 63).unwrap().0)
 }
 
 impl Drafter<Cpu> for Scripted {

@@ -11,6 +11,7 @@ pub mod models;
 pub mod naive;
 #[cfg(target_os = "linux")]
 pub mod pty;
+pub mod sidecars;
 pub mod zoo;
 
 use std::path::PathBuf;

@@ -276,17 +276,20 @@ impl Backend for Naive {
         }
     }
 
+    fn activate(&self, x: &mut Mat, activation: Activation) {
+        x.active().iter_mut().for_each(|x| *x = activated(*x, activation) as f32);
+    }
+
+    fn stack(&self, parts: &[&Mat], out: &mut Mat) {
+        out.set_rows(parts.iter().map(|part| part.rows).sum());
+        for (to, row) in parts.iter().flat_map(|part| (0..part.rows).map(|row| part.row(row))).enumerate() {
+            out.row_mut(to).copy_from_slice(row);
+        }
+    }
+
     fn glu(&self, gate: &mut Mat, up: &Mat, activation: Activation) {
         for (g, &u) in gate.active().iter_mut().zip(&up.data) {
-            let x = *g as f64;
-            let activated = match activation {
-                Activation::Silu => x / (1.0 + (-x).exp()),
-                Activation::GeluTanh => {
-                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-                    0.5 * x * (1.0 + inner.tanh())
-                }
-            };
-            *g = (activated * u as f64) as f32;
+            *g = (activated(*g, activation) * u as f64) as f32;
         }
     }
 
@@ -334,6 +337,17 @@ impl Backend for Naive {
                     kv.data.copy_within(source..source + cols, target);
                 }
             }
+        }
+    }
+}
+
+fn activated(x: f32, activation: Activation) -> f64 {
+    let x = x as f64;
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            0.5 * x * (1.0 + inner.tanh())
         }
     }
 }

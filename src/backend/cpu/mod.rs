@@ -402,6 +402,21 @@ impl Backend for Cpu {
         self.in_place(gate, |row, gate| rows::Glu { gate, up: up.row(row), activation });
     }
 
+    fn activate(&self, x: &mut Mat, activation: Activation) {
+        self.in_place(x, |_, x| rows::Activate { x, activation });
+    }
+
+    fn stack(&self, parts: &[&Mat], out: &mut Mat) {
+        assert!(parts.iter().all(|part| part.cols == out.cols));
+        out.set_rows(parts.iter().map(|part| part.rows).sum());
+        let mut at = 0;
+        for part in parts {
+            let values = part.values();
+            out.data[at..at + values.len()].copy_from_slice(values);
+            at += values.len();
+        }
+    }
+
     fn split(&self, x: &Mat, parts: &mut [&mut Mat]) {
         assert_eq!(parts.iter().map(|p| p.cols).sum::<usize>(), x.cols);
         let mut start = 0;

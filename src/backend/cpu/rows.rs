@@ -42,18 +42,39 @@ impl Kernel for Glu<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let one = S::splat(1.0);
         for (gate, up) in self.gate.chunks_mut(16).zip(self.up.chunks(16)) {
-            let x = load_part::<S>(gate);
-            let y = match self.activation {
-                Activation::Silu => S::div(x, S::add(one, exp::<S>(S::sub(S::splat(0.0), x)))),
-                Activation::GeluTanh => {
-                    let cube = S::mul(S::mul(x, x), x);
-                    let inner = S::mul(S::splat(0.797_884_6), S::fma(S::splat(0.044_715), cube, x));
-                    S::mul(S::mul(S::splat(0.5), x), S::add(one, tanh::<S>(inner)))
-                }
-            };
+            let y = activate::<S>(load_part::<S>(gate), self.activation);
             store_part::<S>(S::mul(y, load_part::<S>(up)), gate);
+        }
+    }
+}
+
+/// `x = activation(x)`.
+pub struct Activate<'a> {
+    pub x: &'a mut [f32],
+    pub activation: Activation,
+}
+
+impl Kernel for Activate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for x in self.x.chunks_mut(16) {
+            store_part::<S>(activate::<S>(load_part::<S>(x), self.activation), x);
+        }
+    }
+}
+
+#[inline(always)]
+fn activate<S: Simd>(x: S::F, activation: Activation) -> S::F {
+    let one = S::splat(1.0);
+    match activation {
+        Activation::Silu => S::div(x, S::add(one, exp::<S>(S::sub(S::splat(0.0), x)))),
+        Activation::GeluTanh => {
+            let cube = S::mul(S::mul(x, x), x);
+            let inner = S::mul(S::splat(0.797_884_6), S::fma(S::splat(0.044_715), cube, x));
+            S::mul(S::mul(S::splat(0.5), x), S::add(one, tanh::<S>(inner)))
         }
     }
 }

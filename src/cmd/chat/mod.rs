@@ -52,8 +52,8 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let mut sampler = sampling::sampler(params, seed, &language.tokenizer)?;
     sampler.constrain(grammar::constraint(asked.as_ref(), &language.tokenizer)?);
     let mut session = opened.session()?;
-    let cache = Cache::open(args.prompt_cache.as_deref(), &args.model, &opened, &mut session, &report)?;
     let drafting = draft::install(&args.draft, &choices, &opened, &language, &report, &mut session)?;
+    let cache = Cache::open(args.prompt_cache.as_deref(), &args.model, &opened, &mut session, &report)?;
     let paint = args.show_draft.then(|| paint::start(drafting.as_ref(), &mut session, &report)).flatten();
     let stats = Stats::new(&args.model.model, &opened, seed, drafting, started.elapsed());
     let mut lines = Lines::open(args.history.as_ref(), &report)?;
