@@ -55,6 +55,12 @@ pub fn load<B: Backend>(
         bail!("{} has layer {beyond}, the target has {}", tap_key(sidecar), config.layers);
     }
     let Shape { width: d, heads, kv_heads, head_width, ffn_width, .. } = shape;
+    // What the target lends is as wide as the target.
+    for name in ["token_embd.weight", "output.weight"] {
+        let lends = !sidecar.has(name) && d != config.width;
+        let key = sidecar.key("embedding_length");
+        ensure!(!lends, "tensor {name} is missing, and the target's is {} wide, {key} is {d}", config.width);
+    }
 
     let dense = |name: &str, rows: usize, cols: usize| -> Result<Dense<B>> {
         let weight = sidecar.weight(b, &format!("{name}.weight"), rows, cols)?;
@@ -87,12 +93,6 @@ pub fn load<B: Backend>(
         true => Some(sidecar.table(b, "token_embd.weight", config.vocab, d)?),
         false => None,
     };
-    // What the target lends is as wide as the target.
-    let lent = [("token_embd.weight", embedding.is_none()), ("output.weight", matches!(head, Output::Target(_)))];
-    if let Some((name, _)) = lent.iter().find(|(_, lent)| *lent && d != config.width) {
-        let key = sidecar.key("embedding_length");
-        bail!("tensor {name} is missing, and the target's is {} wide, {key} is {d}", config.width);
-    }
     Ok(Weights {
         rope: turning(sidecar, head_width)?.rope(&factors(sidecar, head_width)?, context, false),
         fc: dense("fc", d, if is_third { shape.shown } else { 2 * d })?,
@@ -123,7 +123,7 @@ pub fn uses(name: &str) -> bool {
 
 /// Reads and checks what the file says.
 pub fn read(sidecar: &Sidecar) -> Result<Layout> {
-    let blocks = sidecar.need("block_count", 1..=usize::MAX)?;
+    let blocks = sidecar.need("block_count", 0..=usize::MAX)?;
     ensure!(blocks == 1, "{} is {blocks}, supported: 1", sidecar.key("block_count"));
     let width = sidecar.need("embedding_length", 1..=MAX_WIDTH)?;
     let heads = sidecar.need("attention.head_count", 1..=MAX_HEADS)?;
