@@ -6,7 +6,7 @@
 
 use super::layer::{Layer, Source};
 use crate::backend::{Backend, Span};
-use crate::spec::Round;
+use crate::spec::{Output, Round};
 use crate::tree::{DraftTree, Token};
 use anyhow::Result;
 
@@ -87,7 +87,10 @@ pub fn grow<B: Backend>(
     last: usize,
 ) -> Result<()> {
     let size = layer.head().size();
-    let ids = layer.head().ids().map(<[Token]>::to_vec);
+    let ids = match layer.head() {
+        Output::Own { ids, .. } => ids.clone(),
+        Output::Target(_) => None,
+    };
     let mut pool = Pool(vec![]);
     let logits = layer.logits(&[last])?;
     pool.add(round, (None, last), &logits, ids.as_deref(), growth.branch);
