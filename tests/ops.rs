@@ -60,7 +60,7 @@ macro_rules! same {
 fn rows_of_any_length() {
     let mut random = Random(11);
     for cols in [1, 15, 16, 17, 64, 576, 900] {
-        let rows = 1 + random.below(40);
+        let rows = 2 + random.below(40);
         let (x, y) = (random.normals(rows * cols), random.normals(rows * cols));
         let weight = random.normals(cols);
         same!("rms_norm", 1e-5, |b| {
@@ -103,6 +103,17 @@ fn rows_of_any_length() {
         same!("gather", 0.0, |b| {
             let (x, mut out) = (mat(b, &x, cols), b.mat(rows, cols).unwrap());
             b.gather(&x, &picked, &mut out);
+            b.read(&out).unwrap()
+        });
+        same!("write", 0.0, |b| {
+            let mut out = b.mat(rows + 1, cols).unwrap();
+            b.write(&y, &mut out);
+            b.write(&x[cols..], &mut out);
+            b.read(&out).unwrap()
+        });
+        same!("join", 0.0, |b| {
+            let (x, y, mut out) = (mat(b, &x, cols), mat(b, &y, cols), b.mat(rows, 3 * cols).unwrap());
+            b.join(&[&x, &y, &x], &mut out);
             b.read(&out).unwrap()
         });
         if cols > 1 {

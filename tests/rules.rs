@@ -130,7 +130,9 @@ fn rejection_in_the_engine_keeps_the_distribution() {
         }
     }
     let runs = 3000;
-    for names in [&["other"][..], &["short", "other"], &["lookup", "other"], &["medusa-3", "other"]] {
+    for names in
+        [&["other"][..], &["short", "other"], &["lookup", "other"], &["medusa-3", "other"], &["eagle3", "other"]]
+    {
         let plan = Plan { nodes: Nodes::Fixed(6), accept: Accept::Rejection };
         let mut seen: BTreeMap<[Token; 2], f64> = BTreeMap::new();
         for seed in 0..runs {

@@ -168,6 +168,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn kv(&self, shape: KvShape) -> Result<Self::Kv>;
     /// The rows of `m`, row-major: the one synchronisation point, where late device errors surface.
     fn read(&self, m: &Self::Mat) -> Result<Vec<f32>>;
+    /// Makes `values`, row-major, the rows of `m`: the reverse of [`Backend::read`].
+    fn write(&self, values: &[f32], m: &mut Self::Mat);
     /// The stored bytes of positions `slots` of all layers, keys then values (for tests of the laws and for saving).
     fn read_kv(&self, kv: &Self::Kv, slots: std::ops::Range<usize>) -> Result<Vec<u8>>;
     /// Stores what [`Backend::read_kv`] gave for so many slots; an error when it is not as long as that.
@@ -195,6 +197,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn stack(&self, parts: &[&Self::Mat], out: &mut Self::Mat);
     /// Splits `x[T, sum of cols]` by columns into `parts` (fused qkv, fused gate and up).
     fn split(&self, x: &Self::Mat, parts: &mut [&mut Self::Mat]);
+    /// `out[T, sum of cols]` is the `parts` side by side: the reverse of [`Backend::split`].
+    fn join(&self, parts: &[&Self::Mat], out: &mut Self::Mat);
     /// `x += y`.
     fn add(&self, x: &mut Self::Mat, y: &Self::Mat);
     /// `out[i] = x[rows[i]]`.

@@ -148,6 +148,11 @@ impl<B: Backend> Model<B> {
         &self.backend
     }
 
+    /// The embedding as the file has it, without the factor that the pass puts on it.
+    pub fn embedding(&self) -> &B::Table {
+        &self.embedding
+    }
+
     /// What is odd about the file but harmless.
     pub fn warnings(&self) -> &[String] {
         &self.warnings

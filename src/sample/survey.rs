@@ -6,6 +6,8 @@ use crate::tree::Token;
 use anyhow::{Result, bail};
 
 const BLOCK: usize = 128;
+/// Logits of a block where few are surveyed.
+const FINE: usize = 16;
 const LANES: usize = 8;
 
 #[derive(Default)]
@@ -47,9 +49,16 @@ impl Survey {
 
     /// The `k` largest of all unmasked logits that are at least `floor`: largest first, or by id if that is all of them.
     pub(super) fn top_k(&mut self, logits: &[f32], floor: f32, k: usize, kept: &mut Vec<Candidate>) {
-        // The k largest maxima are k logits, so the k-th largest logit is not below the k-th largest maximum.
-        let cut = if k < self.maxima.len() {
-            self.sorted.clone_from(&self.maxima);
+        // The k largest maxima are k logits, so the k-th largest logit is not below the k-th largest maximum. Where blocks
+        // are too few for that, smaller ones are made.
+        let cut = if k < logits.len() / FINE {
+            self.sorted.clear();
+            if k < self.maxima.len() {
+                self.sorted.extend_from_slice(&self.maxima);
+            } else {
+                let (blocks, _) = logits.as_chunks::<FINE>();
+                self.sorted.extend(blocks.iter().map(|block| block.iter().copied().fold(f32::NEG_INFINITY, larger)));
+            }
             floor.max(*self.sorted.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1)
         } else {
             floor
@@ -128,7 +137,7 @@ mod tests {
                 if let Some(first) = want.first() {
                     assert_eq!(survey.arg_max(&logits), Some(*first), "{n} of {levels} levels");
                 }
-                for k in [1, 2, 3, 40, 64, 999] {
+                for k in [1, 2, 3, 40, 64, 100, 561, 562, 999] {
                     for floor in [f32::NEG_INFINITY, 0.0] {
                         survey.take(&logits).unwrap();
                         survey.top_k(&logits, floor, k, &mut kept);

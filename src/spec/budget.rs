@@ -328,6 +328,38 @@ impl Budget {
         gain > self.price() * (self.step(drafter) + self.pass(rows + 1) - self.pass(rows))
     }
 
+    /// Below which of several places a further step of a drafter that guesses below them all at once should guess. A place
+    /// is a path of its guesses with their scores, in the tree or not.
+    pub fn wants_below(&self, drafter: usize, sketch: &Sketch, places: &[Vec<(Token, f32)>]) -> Vec<bool> {
+        if !self.is_auto() {
+            return vec![true; places.len()];
+        }
+        let (chances, price) = (self.chances(sketch), self.price());
+        let gain = |path: &Vec<(Token, f32)>| {
+            let open = self.open(drafter, sketch, &chances, path);
+            // Of the path nothing may be in the tree yet.
+            let rows = (sketch.tree.nodes().len() + path.len()).min(self.most() + 1);
+            open * self.hope(drafter, path.len() + 1) - price * (self.pass(rows + 1) - self.pass(rows))
+        };
+        let gains: Vec<f64> = places.iter().map(gain).collect();
+        let pays = gains.iter().filter(|&&gain| gain > 0.0).sum::<f64>() > price * self.step(drafter);
+        gains.into_iter().map(|gain| pays && gain > 0.0).collect()
+    }
+
+    /// The chance that the end of a path of a drafter's guesses is reached and what comes after it is not in the tree.
+    fn open(&self, drafter: usize, sketch: &Sketch, chances: &[f64], path: &[(Token, f32)]) -> f64 {
+        let (mut node, mut chance, mut above) = (Some(0), 1.0, 0.0);
+        for (depth, &(token, score)) in (1..).zip(path) {
+            node = node.and_then(|parent| sketch.tree.child(parent, token));
+            let claim = f64::from(score - above).exp().min(1.0);
+            let claimed = chance * self.chance(drafter, claim, depth);
+            chance = node.map_or(claimed, |id| chances[id].max(claimed));
+            above = score;
+        }
+        let taken: f64 = node.map_or(0.0, |parent| sketch.tree.children(parent).map(|id| chances[id]).sum());
+        (chance - taken).max(0.0)
+    }
+
     /// The nodes worth verifying, at most `most` beside the anchor: bit *i* for node *i*.
     pub fn worthy(&self, sketch: &Sketch, most: usize) -> u64 {
         let chances = self.chances(sketch);

@@ -218,3 +218,30 @@ fn what_guesses_all_levels_at_once_is_paid_once() {
         assert!(pays || turns < 40, "{levels} levels of {share}: {turns} turns of 200");
     }
 }
+
+/// Of places that one step guesses below, those are wanted whose next guess pays its row, if together they pay the step.
+#[test]
+fn a_step_below_several_places_is_paid_by_all_of_them() {
+    for (step, scores, wanted) in [
+        (0.05, [-0.1f32, -0.3, -4.0], [true, true, false]),
+        (0.7, [-0.1, -0.3, -4.0], [true, true, false]),
+        (0.7, [-0.1, -4.0, -4.0], [false; 3]),
+        (9.0, [-0.1, -0.3, -4.0], [false; 3]),
+    ] {
+        let mut budget = Budget::new(Nodes::Auto(63), 1);
+        budget.passes[0] = vec![1.0];
+        budget.passes[63] = vec![7.3];
+        (budget.drafters[0].seconds.value, budget.drafters[0].steps.value) = (step, 1.0);
+        let sketch = Draft::of(DraftTree::new(0, 64)).sketch;
+        let places: Vec<_> = (1..).zip(scores).map(|(token, score)| vec![(token, score)]).collect();
+        assert_eq!(budget.wants_below(0, &sketch, &places), wanted, "{step} {scores:?}");
+        let mut fixed = Budget::new(Nodes::Fixed(4), 1);
+        fixed.passes = budget.passes.clone();
+        assert_eq!(fixed.wants_below(0, &sketch, &places), [true; 3]);
+        // What others have guessed there is not to be gained again.
+        let mut tree = DraftTree::new(0, 64);
+        let node = tree.push(0, 1, -0.1).unwrap();
+        tree.push(node, 5, -0.1).unwrap();
+        assert!(!budget.wants_below(0, &Draft::of(tree).sketch, &places)[0]);
+    }
+}

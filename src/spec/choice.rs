@@ -76,7 +76,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(lookup, standalone, medusa);
+kinds!(lookup, standalone, medusa, eagle);
 
 impl SettingKind {
     fn default(self) -> Value {

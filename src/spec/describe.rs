@@ -28,6 +28,9 @@ pub fn describe(sidecar: &Sidecar) -> Result<Vec<(&'static str, String)>> {
         layout.check(sidecar, target.width)?;
         medusa(&layout, &mut lines);
     }
+    if sidecar.architecture() != Architecture::Medusa {
+        lines.append(&mut super::eagle::describe(sidecar)?);
+    }
     training(sidecar, &mut lines)?;
     Ok(lines)
 }

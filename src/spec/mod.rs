@@ -11,6 +11,7 @@ pub mod budget;
 pub mod choice;
 pub mod corpus;
 pub mod describe;
+pub mod eagle;
 pub mod lookup;
 pub mod medusa;
 pub mod output;

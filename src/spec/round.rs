@@ -201,6 +201,20 @@ impl<'a> Round<'a> {
         wanted
     }
 
+    /// As [`Round::wants`] before a step that guesses below several places at once: below which of them. A place is a path
+    /// of guesses below the anchor with the scores they would be pushed with, in the tree or not.
+    pub fn wants_below(&mut self, places: &[Vec<(Token, f32)>]) -> Vec<bool> {
+        let wanted = match self.turn {
+            Turn::Guess if self.room() > 0 => self.budget.wants_below(self.drafter, &self.draft.sketch, places),
+            Turn::Try => {
+                vec![self.room() > 0 && self.draft.efforts[self.drafter].steps < Budget::TRIAL; places.len()]
+            }
+            _ => vec![false; places.len()],
+        };
+        self.draft.efforts[self.drafter].steps += usize::from(wanted.contains(&true));
+        wanted
+    }
+
     /// Says that this drafter guesses so many levels in one step, which it takes without asking whether it is
     /// [wanted](Round::wants).
     pub fn guesses_at_once(&mut self, levels: usize) {
@@ -277,11 +291,26 @@ impl<'a> Round<'a> {
     /// logit *i* is that of token `ids[i]`, and others are not guessed.
     pub fn rank(&mut self, parent: NodeId, logits: &[f32], ids: Option<&[Token]>, n: usize) -> Vec<(Token, f64)> {
         self.walk_to(parent);
-        let history = History { committed: self.context, path: &self.path, start: self.start };
+        let path = std::mem::take(&mut self.path);
+        let ranked = self.rank_beyond(&path, logits, ids, n);
+        self.path = path;
+        ranked
+    }
+
+    /// As [`Round::rank`] after a path of guesses below the anchor that need not be in the tree. Under `rejection` they are
+    /// the likeliest, whatever the dice say, and so can be pushed.
+    pub fn rank_beyond(
+        &mut self,
+        path: &[Token],
+        logits: &[f32],
+        ids: Option<&[Token]>,
+        n: usize,
+    ) -> Vec<(Token, f64)> {
+        let history = History { committed: self.context, path, start: self.start };
         if n == 0 || !self.sampler.goes_on(history) {
             return vec![];
         }
-        let ordinal = self.ordinal + u64::from(self.draft.tree().nodes()[parent].depth);
+        let ordinal = self.ordinal + path.len() as u64;
         self.sampler.rank(logits, ids, history, ordinal, (n, self.accept == Accept::Exact)).unwrap_or_else(|error| {
             self.draft.fault.get_or_insert_with(|| format!("{error:#}"));
             vec![]

@@ -1,10 +1,12 @@
 //! Drafters that no one would write: always right, always wrong, and worse. Text must not depend on any of them.
 
+use super::eagles::{self, Head};
 use super::sidecars::{self, Outputs, deep_tree};
 use foretoken::backend::{KvType, cpu::Cpu};
 use foretoken::gguf::Gguf;
 use foretoken::model::Model;
 use foretoken::spec::corpus::Corpus;
+use foretoken::spec::eagle::Growth;
 use foretoken::spec::lookup::Lookup;
 use foretoken::spec::medusa::{Medusa, Shape as Trees};
 use foretoken::spec::sidecar::{Architecture, Sidecar};
@@ -50,6 +52,10 @@ pub const DRAFTERS: &[(&str, Make)] = &[
     ("medusa-3", |world| medusa(world, 3, Trees::Static)),
     ("medusa-4", |world| medusa(world, 4, Trees::Chain)),
     ("medusa-5", |world| medusa(world, 5, Trees::Auto)),
+    ("eagle", |world| eagle(world, 0)),
+    ("eagle-chain", |world| eagle(world, 1)),
+    ("eagle3", |world| eagle(world, 2)),
+    ("eagle3-wide", |world| eagle(world, 3)),
     ("corpus", |world| Box::new(Lookup::new(1, 63, 3).with_corpus(copies(&world.script, world.vocab)))),
 ];
 
@@ -72,6 +78,10 @@ pub const MIXTURES: &[&[&str]] = &[
     &["medusa-3", "other"],
     &["lookup", "medusa-4"],
     &["medusa-5"],
+    &["eagle"],
+    &["lookup", "eagle-chain"],
+    &["eagle3", "liar"],
+    &["medusa-2", "eagle3-wide", "other"],
 ];
 
 /// The drafters of a mixture.
@@ -133,6 +143,28 @@ fn medusa(world: &World, heads: usize, trees: Trees) -> Box<dyn Drafter<Cpu>> {
     let bytes = FILES.lock().unwrap().entry((heads, width, vocab)).or_insert_with(write).clone();
     let sidecar = Sidecar::new(Gguf::from_bytes(bytes).unwrap(), &[Architecture::Medusa]).unwrap();
     Box::new(Medusa::load(&sidecar, &world.model, trees, 63).unwrap().0)
+}
+
+/// Random layers of every kind, in trees and chains.
+fn eagle(world: &World, which: usize) -> Box<dyn Drafter<Cpu>> {
+    type Key = (usize, usize, usize, usize);
+    static FILES: LazyLock<Mutex<HashMap<Key, Vec<u8>>>> = LazyLock::new(Mutex::default);
+    let (config, vocab) = (world.model.config(), world.vocab);
+    let ids = |step| Some((0..vocab as Token).rev().step_by(step).collect());
+    let write = || {
+        let head = Head::of(&world.model, which >= 2, which as u64);
+        let head = match which {
+            0 => Head { biased: true, ..head },
+            1 => Head { ids: ids(3), ..head },
+            2 => Head { owns: (false, true), ..head },
+            _ => Head { width: 96, owns: (true, true), ids: ids(2), ..head },
+        };
+        head.file().bytes()
+    };
+    let key = (which, config.width, config.layers, vocab);
+    let bytes = FILES.lock().unwrap().entry(key).or_insert_with(write).clone();
+    let growth = if which == 1 { Growth { branch: 1, depth: 63 } } else { Growth { branch: 4, depth: 6 } };
+    eagles::open(bytes, &world.model, world.context, KvType::F16, growth)
 }
 
 impl Drafter<Cpu> for Scripted {

@@ -4,11 +4,13 @@
 pub mod blocks;
 pub mod cli;
 pub mod drafters;
+pub mod eagles;
 pub mod gbnf;
 pub mod gguf_writer;
 pub mod limits;
 pub mod models;
 pub mod naive;
+pub mod plain_eagle;
 #[cfg(target_os = "linux")]
 pub mod pty;
 pub mod sidecars;

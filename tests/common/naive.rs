@@ -150,6 +150,11 @@ impl Backend for Naive {
         Ok(m.data[..m.rows * m.cols].to_vec())
     }
 
+    fn write(&self, values: &[f32], m: &mut Mat) {
+        m.set_rows(values.len() / m.cols);
+        m.active().copy_from_slice(values);
+    }
+
     fn read_kv(&self, kv: &Kv, slots: Range<usize>) -> Result<Vec<u8>> {
         let mut bytes = vec![];
         for part in 0..2 {
@@ -304,6 +309,14 @@ impl Backend for Naive {
             from += part.cols;
         }
         assert_eq!(from, x.cols);
+    }
+
+    fn join(&self, parts: &[&Mat], out: &mut Mat) {
+        out.set_rows(parts[0].rows);
+        for i in 0..out.rows {
+            let row: Vec<f32> = parts.iter().flat_map(|part| part.row(i)).copied().collect();
+            out.row_mut(i).copy_from_slice(&row);
+        }
     }
 
     fn add(&self, x: &mut Mat, y: &Mat) {

@@ -175,7 +175,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 }
 
 /// Place in the cycle `n` steps after `t`.
-fn steps(t: usize, n: usize) -> usize {
+pub fn steps(t: usize, n: usize) -> usize {
     (0..n).fold(t, |t, _| (5 * t + 3) % WIDTH)
 }
 

@@ -262,6 +262,12 @@ impl Backend for Cpu {
         Ok(m.values().to_vec())
     }
 
+    fn write(&self, values: &[f32], m: &mut Mat) {
+        assert!(values.len().is_multiple_of(m.cols));
+        m.set_rows(values.len() / m.cols);
+        m.data[..values.len()].copy_from_slice(values);
+    }
+
     fn read_kv(&self, kv: &Kv, slots: Range<usize>) -> Result<Vec<u8>> {
         Ok((0..kv.shape().layers).flat_map(|layer| kv.rows(layer, slots.clone())).collect())
     }
@@ -424,6 +430,19 @@ impl Backend for Cpu {
             part.set_rows(x.rows);
             for (row, out) in part.data.chunks_exact_mut(part.cols).take(x.rows).enumerate() {
                 out.copy_from_slice(&x.row(row)[start..start + out.len()]);
+            }
+            start += part.cols;
+        }
+    }
+
+    fn join(&self, parts: &[&Mat], out: &mut Mat) {
+        assert_eq!(parts.iter().map(|p| p.cols).sum::<usize>(), out.cols);
+        out.set_rows(parts[0].rows);
+        let mut start = 0;
+        for part in parts {
+            assert_eq!(part.rows, out.rows);
+            for (row, out) in out.data.chunks_exact_mut(out.cols).take(part.rows).enumerate() {
+                out[start..start + part.cols].copy_from_slice(part.row(row));
             }
             start += part.cols;
         }
