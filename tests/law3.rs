@@ -5,6 +5,8 @@
 mod common;
 
 use common::drafters::{MIXTURES, Script, World, mixture};
+use common::eagles::Head;
+use common::sidecars::{Medusa, Outputs, deep_tree, made_for};
 use common::{cli, models, zoo};
 use foretoken::backend::{KvType, cpu::Cpu};
 use foretoken::engine::{Finish, Limits, Outcome, Plan, Session};
@@ -291,8 +293,8 @@ fn flags(model: &Path, command: &str, line: &str) -> Vec<std::ffi::OsString> {
     start.into_iter().chain(line.split_whitespace().map(Into::into)).collect()
 }
 
-/// `MODEL` stands for the model itself, `CORPUS` for a file.
-const DRAFTS: [&str; 8] = [
+/// `MODEL` stands for the model itself, `CORPUS` for a file, `HEAD` for a folder of sidecars.
+const DRAFTS: [&str; 13] = [
     "--draft none",
     "--draft lookup",
     "--draft lookup,min=1,width=4 --draft-max 63",
@@ -301,28 +303,49 @@ const DRAFTS: [&str; 8] = [
     "--draft model:MODEL,branch=2,pmin=0.1 --draft lookup --draft-max auto:9",
     "--draft lookup,min=1,width=3,corpus=CORPUS --draft-max 9",
     "--draft lookup,corpus=CORPUS,corpus=CORPUS --draft lookup,min=2",
+    "--draft medusa:HEAD/medusa.gguf --draft-max 24",
+    "--draft medusa:HEAD/medusa.gguf,tree=chain --draft lookup",
+    "--draft eagle:HEAD/eagle.gguf,branch=3 --draft-max 12",
+    "--draft eagle:HEAD/eagle3.gguf --draft-max 24",
+    "--draft lookup --draft eagle:HEAD/eagle3.gguf,branch=1 --draft medusa:HEAD/medusa.gguf --draft eagle:HEAD/eagle.gguf",
 ];
 
-/// `draft` with a corpus that has `texts` in it, among others.
-fn with_corpus(test: &str, texts: &[&str], draft: &str) -> String {
+/// `draft` with files: a corpus that has `texts` in it, among others, and heads.
+fn with_files(test: &str, texts: &[&str], heads: &Path, draft: &str) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("law3-{test}.txt"));
     let other = texts.iter().map(|text| text.replace(' ', " the "));
     let lines: Vec<String> = texts.iter().map(|text| text.to_string()).chain(other).collect();
     std::fs::write(&path, lines.join("\n") + "\nzürich €uro 你好\n").unwrap();
-    draft.replace("CORPUS", path.to_str().unwrap())
+    draft.replace("CORPUS", path.to_str().unwrap()).replace("HEAD", heads.to_str().unwrap())
 }
 
 const PROMPTS: [&str; 2] = ["Say this again: one, two, three, one, two, three.", "the the the the"];
 
-/// A tiny model, and SmolLM2 where it is at hand.
-fn files(test: &str) -> Vec<PathBuf> {
+/// A tiny model, and SmolLM2 where it is at hand; with each a folder of random heads for it.
+fn files(test: &str) -> Vec<(PathBuf, PathBuf)> {
     let tiny = cli::save(test, &cli::chatty());
-    [Some(tiny), models::find(SMOLLM2)].into_iter().flatten().collect()
+    let files = [Some(tiny), models::find(SMOLLM2)].into_iter().flatten().enumerate();
+    files.map(|(i, model)| (model.clone(), heads(&model, &format!("law3-{test}-{i}")))).collect()
+}
+
+/// A sidecar of each kind, of reduced heads where a whole one would be large.
+fn heads(model: &Path, folder: &str) -> PathBuf {
+    let folder = common::scratch(folder);
+    let gguf = Gguf::open(model).unwrap();
+    let loaded = Model::load(Arc::new(Cpu::new(Isa::best(), 1).unwrap()), &gguf, &mut |_, _| ()).unwrap();
+    let (width, vocab) = (loaded.config().width, loaded.config().vocab);
+    let ids = || Some((0..vocab as Token).step_by(vocab / 300 + 1).collect());
+    let medusa = Medusa { outputs: Outputs::Target, tree: Some(deep_tree()), ..Medusa::default() };
+    let eagle = |third| Head { ids: ids(), ..Head::of(&loaded, third, 3) }.file();
+    for (name, file) in [("medusa", medusa.random(width, vocab, 4)), ("eagle", eagle(false)), ("eagle3", eagle(true))] {
+        std::fs::write(folder.join(format!("{name}.gguf")), made_for(file, &gguf).bytes()).unwrap();
+    }
+    folder
 }
 
 #[test]
 fn run_writes_the_same_bytes() {
-    for model in files("run") {
+    for (model, heads) in files("run") {
         for prompt in PROMPTS {
             for sampling in [
                 "-n 40 --temp 0",
@@ -338,7 +361,7 @@ fn run_writes_the_same_bytes() {
                 };
                 let plain = say("");
                 for draft in DRAFTS {
-                    let draft = &with_corpus("run", &[&plain, PROMPTS[0], PROMPTS[1]], draft);
+                    let draft = &with_files("run", &[&plain, PROMPTS[0], PROMPTS[1]], &heads, draft);
                     assert_eq!(say(draft), plain, "{} {prompt:?} {sampling} {draft}", model.display());
                 }
             }
@@ -350,7 +373,7 @@ fn run_writes_the_same_bytes() {
 fn batch_writes_the_same_answers() {
     let request = |prompt: &str, t: f64| format!("{}\n", json!({"prompt": prompt, "temperature": t, "max_tokens": 24}));
     let requests: String = PROMPTS.iter().flat_map(|p| [0.0, 0.9].map(|t| request(p, t))).collect();
-    for model in files("batch") {
+    for (model, heads) in files("batch") {
         let answers = |draft: &str| -> Vec<Value> {
             let output =
                 cli::run_with(&flags(&model, "batch", &format!("-q -c 256 -s 4 {draft}")), requests.as_bytes());
@@ -363,7 +386,7 @@ fn batch_writes_the_same_answers() {
         let plain = answers("");
         assert!(plain.len() == 4 && plain.iter().all(|answer| answer["finish_reason"] != "error"), "{plain:?}");
         for draft in DRAFTS {
-            let draft = &with_corpus("batch", &PROMPTS, draft);
+            let draft = &with_files("batch", &PROMPTS, &heads, draft);
             assert_eq!(answers(draft), plain, "{} {draft}", model.display());
         }
     }
