@@ -42,7 +42,7 @@ def canonical(name):
         return None
     for pattern, text in NAMES:
         match = pattern.match(name)
-        name = text + name[match.end():] if match else name
+        name = text + name[match.end() :] if match else name
     return name
 
 

@@ -47,6 +47,7 @@ TREES = {
 def strip(checkpoint):
     """Takes the prefix of heads off; where there is one, what has none is the rest of a full model."""
     if any(PREFIX.fullmatch(name) for name in checkpoint.tensors):
+
         def change(name):
             match = PREFIX.fullmatch(name)
             return match.group(1) if match else name if OWN.match(name) else None

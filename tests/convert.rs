@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{scratch, zoo};
+use common::{cli, scratch, zoo};
 use foretoken::gguf::Gguf;
 use foretoken::quant;
 use std::fs;
@@ -79,5 +79,20 @@ fn what_converters_write_is_what_our_reader_reads() {
             let expected = if tensor.dims.len() == 2 { "Q4_0" } else { "F32" };
             assert_eq!(tensor.type_name(), expected, "{kind}: {}", tensor.name);
         }
+        drafts(&model, &kind, &file);
     }
+}
+
+/// Checks that the engine drafts with it, as many guesses a round as it is asked for, and writes what it would without.
+fn drafts(model: &Path, kind: &str, file: &Path) {
+    let say = |draft: &str| {
+        let line = format!("run -m {} --raw -p aaa -n 12 -s 2 -t 1 -c 128 --stats json {draft}", model.display());
+        let output = cli::run(&line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(0), "{kind}: {}", cli::stderr(&output));
+        (output.stdout.clone(), cli::stats(&output)["draft"]["drafted"].as_u64())
+    };
+    let name = if kind.starts_with("medusa") { "medusa" } else { "eagle" };
+    let (text, drafted) = say(&format!("--draft {name}:{} --draft-max 3", file.display()));
+    assert_eq!(text, say("").0, "{kind}");
+    assert!(drafted >= Some(6), "{kind}: {drafted:?} guesses");
 }

@@ -18,8 +18,16 @@ SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "model.safetensors", "pytorch_model.bin")
 
 SAFETENSORS_TYPES = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": BF16, "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
-    "U8": "u1", "BOOL": "?",
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": BF16,
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U8": "u1",
+    "BOOL": "?",
 }
 
 
@@ -112,8 +120,10 @@ class Checkpoint:
         files = sorted(f for f in self.path.iterdir() if f.suffix in SUFFIXES and f.is_file())
         if len(files) != 1:
             found = ", ".join(f.name for f in files[:6]) or "none"
-            raise Refused(f"{self.path}: must hold one of {', '.join((*preferred, *NAMES))} or a single file"
-                          f" *{', *'.join(SUFFIXES)}; found {found}")
+            raise Refused(
+                f"{self.path}: must hold one of {', '.join((*preferred, *NAMES))} or a single file"
+                f" *{', *'.join(SUFFIXES)}; found {found}"
+            )
         return files
 
     @staticmethod

@@ -34,7 +34,9 @@ class Target:
             raise Refused(f"{path}: damaged GGUF file: {str(error)[:120] or type(error).__name__}")
         self.architecture = self.value("general.architecture", str)
         if self.architecture in KINDS:
-            raise Refused(f"{path}: key general.architecture is {self.architecture}, must be that of a target, not of a sidecar")
+            raise Refused(
+                f"{path}: key general.architecture is {self.architecture}, must be that of a target, not of a sidecar"
+            )
         self.hidden = self.value(f"{self.architecture}.embedding_length", int)
         self.layers = self.value(f"{self.architecture}.block_count", int)
         self.tokenizer = self.value("tokenizer.ggml.model", str)
@@ -66,7 +68,7 @@ class Target:
         except (NotImplementedError, ValueError):
             return False
         theirs = tensor.rows(ids).floats().astype(np.float64)
-        return float(((theirs - held) ** 2).sum()) <= COPY * float((theirs ** 2).sum())
+        return float(((theirs - held) ** 2).sum()) <= COPY * float((theirs**2).sum())
 
 
 class Sidecar:
@@ -170,13 +172,17 @@ def fitted(tensor, target, ids):
         if 0 < rows - len(ids) <= spare:
             note(f"{tensor.name}: {rows - len(ids)} rows of padding are dropped")
             return tensor.rows(slice(len(ids))), ids
-        raise Refused(f"{tensor} has shape {shape_text(tensor.shape)}, must have {len(ids)} rows as the head's vocabulary,"
-                      f" or all {target.vocab} of the target's")
+        raise Refused(
+            f"{tensor} has shape {shape_text(tensor.shape)}, must have {len(ids)} rows as the head's vocabulary,"
+            f" or all {target.vocab} of the target's"
+        )
     if rows == target.vocab:
         return tensor, None
     if abs(rows - target.vocab) > spare:
-        raise Refused(f"{tensor} has shape {shape_text(tensor.shape)}, but {target.path} has {target.vocab} tokens:"
-                      " made for another vocabulary, or its table of ids is missing")
+        raise Refused(
+            f"{tensor} has shape {shape_text(tensor.shape)}, but {target.path} has {target.vocab} tokens:"
+            " made for another vocabulary, or its table of ids is missing"
+        )
     if rows > target.vocab:
         note(f"{tensor.name}: {rows - target.vocab} rows of padding are dropped")
         return tensor.rows(slice(target.vocab)), None

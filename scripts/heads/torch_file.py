@@ -16,8 +16,16 @@ from heads.tensor import BF16, Refused, Tensor, dtype, shape_text, sizes
 PICKLE_LIMIT = 1 << 24  # bytes of a pickle: a thousand tensors take a tenth of a megabyte
 
 STORAGE_TYPES = {
-    "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": BF16, "LongStorage": "<i8",
-    "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1", "BoolStorage": "?",
+    "DoubleStorage": "<f8",
+    "FloatStorage": "<f4",
+    "HalfStorage": "<f2",
+    "BFloat16Storage": BF16,
+    "LongStorage": "<i8",
+    "IntStorage": "<i4",
+    "ShortStorage": "<i2",
+    "CharStorage": "i1",
+    "ByteStorage": "u1",
+    "BoolStorage": "?",
 }
 
 
@@ -28,7 +36,7 @@ def read(path):
         pickles = [info for info in archive.infolist() if re.fullmatch(r"(.*/)?data\.pkl", info.filename)]
         if len(pickles) != 1:
             raise Refused(f"{path}: holds {len(pickles)} entries data.pkl, must hold one")
-        root = pickles[0].filename[:-len("data.pkl")]
+        root = pickles[0].filename[: -len("data.pkl")]
         order = member(archive, path, root + "byteorder", 16) if root + "byteorder" in archive.namelist() else b"little"
         if order.strip() != b"little":
             raise Refused(f"{path}: byteorder is {order[:16]!r}, must be little")
@@ -76,14 +84,26 @@ class View:
 
 
 GLOBALS = {
-    "collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter",
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
     *(f"torch {name}" for name in STORAGE_TYPES),
 }
 PLAIN = "only tensors, dicts and lists are read"
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 LITERALS = {
-    "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "INT", "LONG", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
-    "BINUNICODE8", "UNICODE",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG1",
+    "LONG4",
+    "INT",
+    "LONG",
+    "BINFLOAT",
+    "BINUNICODE",
+    "SHORT_BINUNICODE",
+    "BINUNICODE8",
+    "UNICODE",
 }
 MARK = object()
 
@@ -110,7 +130,7 @@ class Machine:
             at -= 1
             if at < 0:
                 raise IndexError
-        items = self.stack[at + 1:]
+        items = self.stack[at + 1 :]
         del self.stack[at:]
         return items
 
@@ -244,6 +264,6 @@ def viewed(archive, path, entry, view):
         strides = [stride * kind.itemsize for stride in view.strides]
         if 0 in view.shape:
             return np.zeros(view.shape, kind)
-        return np.lib.stride_tricks.as_strided(values[view.offset:], view.shape, strides)
+        return np.lib.stride_tricks.as_strided(values[view.offset :], view.shape, strides)
 
     return load

@@ -213,7 +213,8 @@ def medusa_vllm_target(facts, folder):
 
 HEADS, KV_HEADS, HEAD_WIDTH, FEED_FORWARD = 4, 2, 32, 96
 PROJECTIONS = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-               "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+               "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+                "ffn_down": "mlp.down_proj"}
 
 
 def neighbours(values, heads):

@@ -56,23 +56,38 @@ class Files(Case):
             (op(b"ctorch.storage\n_load_from_bytes\n."), "names 'torch.storage._load_from_bytes'"),
             (op(b"ctorch\nload\n."), "names 'torch.load'"),
             (op(b"(iposix\nsystem\n."), "uses INST at byte 3"),
-            (op(b"}}\x81."), "uses NEWOBJ"), (op(b"(}o."), "uses OBJ"), (op(b"\x82\x01."), "uses EXT1"),
-            (op(b"Pkey\n."), "uses PERSID"), (op(b"}2."), "uses DUP"),
+            (op(b"}}\x81."), "uses NEWOBJ"),
+            (op(b"(}o."), "uses OBJ"),
+            (op(b"\x82\x01."), "uses EXT1"),
+            (op(b"Pkey\n."), "uses PERSID"),
+            (op(b"}2."), "uses DUP"),
             (op(b"ctorch\nFloatStorage\n)R."), "the pickle is damaged"),
             (op(b"ccollections\nOrderedDict\n](K\x01K\x02\x86\x85e\x85R."), "the pickle is damaged"),
-            (op(b"K\x01Q."), "the pickle is damaged"), (op(b"]}b."), "the pickle is damaged"),
-            (op(b"(K\x01."), "must hold a dict of tensors"), (op(b"]]s."), "the pickle is damaged"),
-            (op(b"}]K\x01s."), "the pickle is damaged"), (op(b"."), "the pickle is damaged"), (b"", "the pickle is damaged"),
-            (op(b"h\x05."), "the pickle is damaged"), (op(b"u."), "the pickle is damaged"), (op(b"\xff."), "the pickle is damaged"),
-            (op(b"X\xff\xff\xff\x7fa."), "the pickle is damaged"), (op(b"}"), "the pickle is damaged"),
-            (op(b"}K\x01" + one()[3 + 6:]), "named by a number"), (op(b"}."), "holds no tensors"), (op(b"K\x01."), "holds a int"),
+            (op(b"K\x01Q."), "the pickle is damaged"),
+            (op(b"]}b."), "the pickle is damaged"),
+            (op(b"(K\x01."), "must hold a dict of tensors"),
+            (op(b"]]s."), "the pickle is damaged"),
+            (op(b"}]K\x01s."), "the pickle is damaged"),
+            (op(b"."), "the pickle is damaged"),
+            (b"", "the pickle is damaged"),
+            (op(b"h\x05."), "the pickle is damaged"),
+            (op(b"u."), "the pickle is damaged"),
+            (op(b"\xff."), "the pickle is damaged"),
+            (op(b"X\xff\xff\xff\x7fa."), "the pickle is damaged"),
+            (op(b"}"), "the pickle is damaged"),
+            (op(b"}K\x01" + one()[3 + 6 :]), "named by a number"),
+            (op(b"}."), "holds no tensors"),
+            (op(b"K\x01."), "holds a int"),
             (one(), "tensor a is not understood"),
-            (one(b"7"), "entry archive/data/7 is missing"), (one(count=5), "entry archive/data/0 has 16 bytes"),
+            (one(b"7"), "entry archive/data/7 is missing"),
+            (one(count=5), "entry archive/data/0 has 16 bytes"),
             (one(shape=b"K\x05\x85"), "tensor a with shape [5] exceeds its storage of 4"),
-            (one(strides=b"K\x02\x85"), "exceeds its storage"), (one(strides=b"J\xff\xff\xff\xff\x85"), "the pickle is damaged"),
+            (one(strides=b"K\x02\x85"), "exceeds its storage"),
+            (one(strides=b"J\xff\xff\xff\xff\x85"), "the pickle is damaged"),
             (one(shape=b"\x8a\x05\0\0\0\0\x01\x85", strides=b"K\0\x85"), "exceeds its storage"),
             (one(shape=b"\x8a\x09\0\0\0\0\0\0\0\0\x01\x85", strides=b"K\0\x85"), "the pickle is damaged"),
-            (one(shape=b"K\x02K\x02\x86"), "the pickle is damaged"), (one(count=-1), "the pickle is damaged"),
+            (one(shape=b"K\x02K\x02\x86"), "the pickle is damaged"),
+            (one(count=-1), "the pickle is damaged"),
         ]
         for data, part in pickles:
             path = self.folder / "hostile.pt"
@@ -111,12 +126,17 @@ class Files(Case):
 
         cases = [
             (archive(plain, [], compression=zipfile.ZIP_DEFLATED), "is compressed, must be stored"),
-            (archive(plain, [], order=b"big"), "byteorder is b'big', must be little"), (twice, "holds 2 entries data.pkl"),
+            (archive(plain, [], order=b"big"), "byteorder is b'big', must be little"),
+            (twice, "holds 2 entries data.pkl"),
             (archive(b"\x80\x02" + b"N" * (1 << 24) + b".", []), "at most 16777216 are read"),
             (compressed_storage, "is compressed, must be stored"),
-            (text(b"PK\x03\x04" + bytes(100)), "damaged zip file"), (text(b""), "is neither"), (text(b"\x80\x02\x8a\x0a"), "older than 1.6"),
-            (text(b"version https://git-lfs.github.com/spec/v1\noid"), "is a Git LFS pointer"), (text(b"GGUF\x03\0\0\0"), "is a GGUF file already"),
-            (text(struct.pack("<Q", 1 << 40) + b"{}"), "is neither"), (text(struct.pack("<Q", 3) + b"{ab"), "the header is not JSON"),
+            (text(b"PK\x03\x04" + bytes(100)), "damaged zip file"),
+            (text(b""), "is neither"),
+            (text(b"\x80\x02\x8a\x0a"), "older than 1.6"),
+            (text(b"version https://git-lfs.github.com/spec/v1\noid"), "is a Git LFS pointer"),
+            (text(b"GGUF\x03\0\0\0"), "is a GGUF file already"),
+            (text(struct.pack("<Q", 1 << 40) + b"{}"), "is neither"),
+            (text(struct.pack("<Q", 3) + b"{ab"), "the header is not JSON"),
             (text(struct.pack("<Q", 90001) + b'{"a":' + b"[" * 89996), "the header is not JSON"),
         ]
         for make, part in cases:
@@ -127,13 +147,21 @@ class Files(Case):
     def test_damaged_safetensors(self):
         good = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
         cases = [
-            ({"a": 5}, "tensor a: dtype, shape and data_offsets are missing"), ({"a": {}}, "tensor a: dtype"),
-            ({"a": {**good, "shape": [2, -2]}}, "tensor a: dtype"), ({"a": {**good, "shape": [1 << 60]}}, "tensor a: dtype"),
-            ({"a": {**good, "shape": [True]}}, "tensor a: dtype"), ({"a": {**good, "data_offsets": [0, 8, 16]}}, "tensor a: dtype"),
-            ({"a": {**good, "dtype": "F8_E4M3"}}, "tensor a has type F8_E4M3; supported are"), ({"a": {**good, "dtype": [1]}}, "has type [1]"),
-            ({"a": {**good, "data_offsets": [0, 32]}}, "has bytes 0 to 32 of 16"), ({"a": {**good, "data_offsets": [4, 20]}}, "has bytes 4 to 20"),
-            ({"a": {**good, "data_offsets": [16, 0]}}, "has bytes 16 to 0"), ({"a": {**good, "shape": [4, 2]}}, "with shape [4, 2]"),
-            ({"a\nerror: b": good}, "tensor a error: b is not understood"), ({}, "holds no tensors"), ({"__metadata__": {}}, "holds no tensors"),
+            ({"a": 5}, "tensor a: dtype, shape and data_offsets are missing"),
+            ({"a": {}}, "tensor a: dtype"),
+            ({"a": {**good, "shape": [2, -2]}}, "tensor a: dtype"),
+            ({"a": {**good, "shape": [1 << 60]}}, "tensor a: dtype"),
+            ({"a": {**good, "shape": [True]}}, "tensor a: dtype"),
+            ({"a": {**good, "data_offsets": [0, 8, 16]}}, "tensor a: dtype"),
+            ({"a": {**good, "dtype": "F8_E4M3"}}, "tensor a has type F8_E4M3; supported are"),
+            ({"a": {**good, "dtype": [1]}}, "has type [1]"),
+            ({"a": {**good, "data_offsets": [0, 32]}}, "has bytes 0 to 32 of 16"),
+            ({"a": {**good, "data_offsets": [4, 20]}}, "has bytes 4 to 20"),
+            ({"a": {**good, "data_offsets": [16, 0]}}, "has bytes 16 to 0"),
+            ({"a": {**good, "shape": [4, 2]}}, "with shape [4, 2]"),
+            ({"a\nerror: b": good}, "tensor a error: b is not understood"),
+            ({}, "holds no tensors"),
+            ({"__metadata__": {}}, "holds no tensors"),
         ]
         for header, part in cases:
             path, head = self.folder / "damaged.safetensors", json.dumps(header).encode()
@@ -148,9 +176,12 @@ class Files(Case):
         convert("convert_medusa.py", folder, "--target", self.target, "-o", sidecar_file)
         hidden = data.index(b"llama.embedding_length")
         targets = [
-            (b"", "is not a GGUF file"), (b"PK\x03\x04", "is not a GGUF file"), (data[:5000], "damaged GGUF file"), (data[:20], "damaged GGUF file"),
+            (b"", "is not a GGUF file"),
+            (b"PK\x03\x04", "is not a GGUF file"),
+            (data[:5000], "damaged GGUF file"),
+            (data[:20], "damaged GGUF file"),
             (data.replace(b"general.architecture", b"general.architectura", 1), "key general.architecture is missing"),
-            (data[:hidden + 6] + b"E" + data[hidden + 7:], "key llama.embedding_length is missing"),
+            (data[: hidden + 6] + b"E" + data[hidden + 7 :], "key llama.embedding_length is missing"),
             (data.replace(b"tokenizer.ggml.tokens", b"tokenizer.ggml.tokenz", 1), "key tokenizer.ggml.tokens is missing"),
             (data.replace(b"tokenizer.ggml.model", b"tokenizer.ggml.modal", 1), "key tokenizer.ggml.model is missing"),
             (sidecar_file.read_bytes(), "key general.architecture is medusa, must be that of a target"),
@@ -161,7 +192,10 @@ class Files(Case):
             self.refused(part, "convert_medusa.py", folder, "--target", path)
         self.refused("absent.gguf: No such file", "convert_medusa.py", folder, "--target", self.folder / "absent.gguf")
         self.refused("absent: no such file or folder", "convert_medusa.py", self.folder / "absent", "--target", self.target)
-        for out, part in ((self.target, "is the target, must be another file"), (self.folder / "absent/out.gguf", "No such file")):
+        for out, part in (
+            (self.target, "is the target, must be another file"),
+            (self.folder / "absent/out.gguf", "No such file"),
+        ):
             status, said = convert("convert_medusa.py", folder, "--target", self.target, "-o", out)
             self.assertEqual((status, part in said), (1, True), said)
         self.assertEqual(self.target.read_bytes(), data)
@@ -176,9 +210,12 @@ class Files(Case):
 
         index = '{"weight_map": {"a": "%s"}}'
         cases = [
-            (write("empty"), "found none"), (write("two", a__pt="", b__pt=""), "found a.pt, b.pt"),
-            (write("config", config__json="{"), "config.json: not JSON"), (write("list", config__json="[]"), "config.json: must be an object"),
-            (write("deep", config__json="[" * 100000), "config.json: not JSON"), (write("long", config__json=" " * (1 << 20) + "{}"), "has more than"),
+            (write("empty"), "found none"),
+            (write("two", a__pt="", b__pt=""), "found a.pt, b.pt"),
+            (write("config", config__json="{"), "config.json: not JSON"),
+            (write("list", config__json="[]"), "config.json: must be an object"),
+            (write("deep", config__json="[" * 100000), "config.json: not JSON"),
+            (write("long", config__json=" " * (1 << 20) + "{}"), "has more than"),
             (write("index", model__safetensors__index__json="{}"), "key weight_map must map"),
             (write("escape", model__safetensors__index__json=index % "../two/a.pt"), "names '../two/a.pt', must name files"),
             (write("shard", model__safetensors__index__json=index % "b.safetensors"), "b.safetensors: No such file"),
@@ -200,7 +237,7 @@ class Files(Case):
                 for at in random.choice(places, random.integers(1, 4)):
                     changed[at] = random.integers(256)
                 if random.integers(8) == 0:
-                    changed = changed[:random.integers(len(changed))]
+                    changed = changed[: random.integers(len(changed))]
                 path.write_bytes(changed)
                 out = self.folder / "mutated.gguf"
                 status, said = convert(checkpoints.KINDS[name][1], folder, "--target", self.target, "-o", out, "--type", "f16")
@@ -212,7 +249,15 @@ class Files(Case):
     def test_the_programs_themselves(self):
         folder = self.folder / "program"
         checkpoints.make("medusa-pt", self.facts(), folder)
-        command = [sys.executable, ROOT / "scripts/convert_medusa.py", folder, "--target", self.target, "-o", self.folder / "program.gguf"]
+        command = [
+            sys.executable,
+            ROOT / "scripts/convert_medusa.py",
+            folder,
+            "--target",
+            self.target,
+            "-o",
+            self.folder / "program.gguf",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
         self.assertTrue(all(line.startswith("convert_medusa: note: ") for line in done.stderr.splitlines()), done.stderr)
@@ -220,7 +265,9 @@ class Files(Case):
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
         self.assertIn("convert_eagle: error: ", done.stderr)
-        without = subprocess.run([sys.executable, "-S", *command[1:]], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""})
+        without = subprocess.run(
+            [sys.executable, "-S", *command[1:]], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""}
+        )
         self.assertEqual((without.returncode, without.stderr.count("\n")), (1, 1), without.stderr)
         self.assertIn("pip install gguf numpy", without.stderr)
 

@@ -34,7 +34,13 @@ class Spellings(Case):
         digest = hashlib.sha256()
         for token in gguf.GGUFReader(self.target).fields["tokenizer.ggml.tokens"].contents():
             digest.update(struct.pack("<I", len(token.encode())) + token.encode())
-        expected = {"architecture": "llama", "hidden_size": 256, "vocab_size": 320, "tokenizer": "gpt2", "vocab_hash": digest.hexdigest()}
+        expected = {
+            "architecture": "llama",
+            "hidden_size": 256,
+            "vocab_size": 320,
+            "tokenizer": "gpt2",
+            "vocab_hash": digest.hexdigest(),
+        }
         for name, feature in (("medusa-pt", "post_norm"), ("eagle-bin", "post_norm"), ("eagle3-midlayer", "residual_in")):
             fields = self.converted(name)[0].fields
             for key, value in expected.items():
@@ -58,22 +64,33 @@ class Spellings(Case):
     def test_rows_of_no_whole_blocks_stay_in_16_bits(self):
         facts, folder = self.facts(), self.folder / "odd"
         named, others, held = checkpoints.eagle(facts)
-        cut = {"mlp.gate_proj.weight": (slice(80),), "mlp.up_proj.weight": (slice(80),), "mlp.down_proj.weight": (slice(None), slice(80))}
+        cut = {
+            "mlp.gate_proj.weight": (slice(80),),
+            "mlp.up_proj.weight": (slice(80),),
+            "mlp.down_proj.weight": (slice(None), slice(80)),
+        }
         named = {name: values[cut.get(name, ())] for name, values in named.items()}
         folder.mkdir()
         write_safetensors(folder / "model.safetensors", {**others, **checkpoints.prefixed("layers.0.", named)})
         write_config(folder, **{**checkpoints.layer_config(256), "intermediate_size": 80})
-        status, said = convert("convert_eagle.py", folder, "--target", self.target, "-o", self.folder / "odd.gguf", "--type", "q4_0")
+        status, said = convert(
+            "convert_eagle.py", folder, "--target", self.target, "-o", self.folder / "odd.gguf", "--type", "q4_0"
+        )
         self.assertEqual((status, said.count("rows of 80")), (0, 1), said)
         types = {t.name: t.tensor_type.name for t in gguf.GGUFReader(self.folder / "odd.gguf").tensors}
         self.assertEqual((types["blk.0.ffn_down.weight"], types["blk.0.ffn_up.weight"]), ("F16", "Q4_0"))
 
     def test_notes_say_what_was_decided(self):
         notes = {
-            "medusa-pt": "says 2 heads (medusa_num_heads), the tensors are of 3", "medusa-padded": "16 rows of padding",
-            "medusa-short": "the last 8 tokens", "medusa-vllm-target": "is the target's own output matrix",
-            "medusa-blocks-are-there-once": "its one block stands for 2", "eagle-bin": "is the target's own table",
-            "eagle3-ids": "d2t holds ids", "eagle3-rows-of-all-tokens": "of 320 rows the 96", "eagle3-padded-head": "16 rows of padding",
+            "medusa-pt": "says 2 heads (medusa_num_heads), the tensors are of 3",
+            "medusa-padded": "16 rows of padding",
+            "medusa-short": "the last 8 tokens",
+            "medusa-vllm-target": "is the target's own output matrix",
+            "medusa-blocks-are-there-once": "its one block stands for 2",
+            "eagle-bin": "is the target's own table",
+            "eagle3-ids": "d2t holds ids",
+            "eagle3-rows-of-all-tokens": "of 320 rows the 96",
+            "eagle3-padded-head": "16 rows of padding",
         }
         for name, part in notes.items():
             self.assertIn(part, self.converted(name)[3], name)
@@ -94,7 +111,12 @@ class Spellings(Case):
 
     def test_d2t_that_could_be_both(self):
         # Ids that lie far apart are offsets as well.
-        for option, marks, expected in (("auto", None, "ids"), ("auto", "ids", "ids"), ("auto", "offsets", "offsets"), ("offsets", None, "offsets")):
+        for option, marks, expected in (
+            ("auto", None, "ids"),
+            ("auto", "ids", "ids"),
+            ("auto", "offsets", "offsets"),
+            ("offsets", None, "offsets"),
+        ):
             facts, folder = self.facts(), self.folder / f"both-{option}-{marks}"
             named, others, _ = checkpoints.eagle3(facts)
             ids = {"ids": np.arange(8) * 3, "offsets": np.arange(8) * 4}

@@ -17,7 +17,9 @@ def bits(values, form):
     """Values in the bytes of a type of safetensors."""
     if form == BF16:
         return (np.ascontiguousarray(values, "<f4").view(np.uint32) >> 16).astype("<u2")
-    return np.ascontiguousarray(values, {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}[form])
+    return np.ascontiguousarray(
+        values, {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}[form]
+    )
 
 
 def form_of(values, form):
@@ -36,8 +38,15 @@ def write_safetensors(path, tensors, form="F16"):
     path.write_bytes(len(head).to_bytes(8, "little") + head + blob)
 
 
-STORAGES = {"F64": "DoubleStorage", "F32": "FloatStorage", "F16": "HalfStorage", BF16: "BFloat16Storage", "I64": "LongStorage",
-            "I32": "IntStorage", "BOOL": "BoolStorage"}
+STORAGES = {
+    "F64": "DoubleStorage",
+    "F32": "FloatStorage",
+    "F16": "HalfStorage",
+    BF16: "BFloat16Storage",
+    "I64": "LongStorage",
+    "I32": "IntStorage",
+    "BOOL": "BoolStorage",
+}
 
 
 def stand_ins():
@@ -62,6 +71,7 @@ class Stored:
 
     def __reduce__(self):
         from collections import OrderedDict
+
         utils = sys.modules["torch._utils"]
         if self.parameter:
             inner = Stored(self.archive, self.storage.key, self.storage.form, self.storage.count, *self.view)
@@ -78,12 +88,13 @@ class Pickler(pickle.Pickler):
 
 
 def contiguous(shape):
-    return tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def write_torch(path, tensors, form="F16", protocol=2, wrap=None, parameters=False):
     """What torch.save writes: arrays that are one object share a storage, transposed ones keep their strides."""
     from collections import OrderedDict
+
     saved = {name: sys.modules.get(name) for name in ("torch", "torch._utils")}
     sys.modules.update(stand_ins())
     try:
