@@ -25,6 +25,9 @@ const HOPE: f64 = 0.04;
 const REST: (u32, u32) = (8, 512);
 /// Weight of what is believed of a claim before anything is seen, in guesses.
 const PRIOR: f64 = 4.0;
+/// What is believed of a place before a drafter has guessed there, and the weight of that: little, for a drafter that
+/// computes costs as much as it takes to see that it fails.
+const HOPED: (f64, f64) = (0.6, 2.0);
 /// Guesses that a belief remembers.
 const WINDOW: f64 = 64.0;
 /// Upper ends of the classes that claims are put in.
@@ -119,9 +122,9 @@ impl Score {
         self.right *= keep;
     }
 
-    /// The chance of the next, given what was believed before.
-    fn chance(&self, prior: f64) -> f64 {
-        (self.right + PRIOR * prior) / (self.seen + PRIOR)
+    /// The chance of the next, given what was believed before, with what weight.
+    fn chance(&self, prior: f64, weight: f64) -> f64 {
+        (self.right + weight * prior) / (self.seen + weight)
     }
 }
 
@@ -159,8 +162,8 @@ fn depth_class(depth: usize) -> usize {
 }
 
 impl Budget {
-    /// Steps of a drafter that is tried again.
-    pub const TRIAL: usize = 3;
+    /// Steps of a drafter that is tried.
+    pub const TRIAL: usize = 2;
 
     /// A controller of so many drafters that knows nothing yet.
     pub fn new(nodes: Nodes, drafters: usize) -> Self {
@@ -233,16 +236,17 @@ impl Budget {
     /// Chance that a guess is right if its parent is, by what its drafter claims.
     fn chance(&self, drafter: usize, claim: f64, depth: usize) -> f64 {
         let (record, class) = (&self.drafters[drafter], class(&CLAIMS, claim));
-        let by_claim = record.by_claim[class].chance(claim);
-        record.by_depth[depth_class(depth)][class].chance(by_claim)
+        let by_claim = record.by_claim[class].chance(claim, PRIOR);
+        record.by_depth[depth_class(depth)][class].chance(by_claim, PRIOR)
     }
 
     /// Chance that one of a drafter's guesses at a place is right, before it has made them.
     fn hope(&self, drafter: usize, depth: usize) -> f64 {
         let record = &self.drafters[drafter];
         let class = depth_class(depth);
-        let nearer = if class == 0 { 0.8 } else { record.places[class - 1].chance(0.8) };
-        record.places[class].chance(nearer)
+        let (hoped, weight) = HOPED;
+        let nearer = if class == 0 { hoped } else { record.places[class - 1].chance(hoped, weight) };
+        record.places[class].chance(nearer, weight)
     }
 
     /// Seconds of one step of a drafter.
@@ -271,6 +275,10 @@ impl Budget {
         }
         if self.passes[0].is_empty() {
             return Turn::Rest;
+        }
+        if self.drafters[drafter].steps.value == 0.0 {
+            // What its steps cost is not known yet.
+            return Turn::Try;
         }
         if self.step(drafter) < CHEAP * self.pass(1) {
             return Turn::Guess;
