@@ -134,6 +134,7 @@ fn the_controller_is_near_the_best_fixed_number() {
     }
 }
 
+/// Text that nothing is gained on costs little more than plain decoding (P15).
 #[test]
 fn short_answers_lose_little() {
     for world in WORLDS {
