@@ -277,6 +277,7 @@ impl<B: Backend> Session<B> {
         let from = self.context.len().saturating_sub(limits.begun);
         let asked = |_| if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let ready = self.evaluate(asked)?.is_continue();
+        self.budget.begin();
         let finish = loop {
             if !ready {
                 break Finish::Interrupted;

@@ -29,7 +29,7 @@ const PRIOR: f64 = 4.0;
 /// computes costs as much as it takes to see that it fails.
 const HOPED: (f64, f64) = (0.6, 2.0);
 /// Guesses that a belief remembers.
-const WINDOW: f64 = 64.0;
+const WINDOW: f64 = 32.0;
 /// Upper ends of the classes that claims are put in.
 const CLAIMS: [f64; 10] = [0.02, 0.06, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.0];
 /// Upper ends of the classes of depths.
@@ -115,9 +115,9 @@ impl Score {
         self.right = self.right * keep + f64::from(u8::from(right));
     }
 
-    /// Forgets half, but for what keeps the estimate from going back to where it began.
-    fn fade(&mut self) {
-        let keep = (2.0 * PRIOR / self.seen).clamp(0.5, 1.0);
+    /// Forgets down to the share `least`, but for what keeps the estimate from going back to where it began.
+    fn fade(&mut self, least: f64) {
+        let keep = (2.0 * PRIOR / self.seen).clamp(least, 1.0);
         self.seen *= keep;
         self.right *= keep;
     }
@@ -187,6 +187,14 @@ impl Budget {
     /// Whether it chooses.
     pub fn is_auto(&self) -> bool {
         self.nodes.is_auto()
+    }
+
+    /// Begins a text. What guesses came to in the text before says little about this one: to copy comes before a chat.
+    pub fn begin(&mut self) {
+        for record in &mut self.drafters {
+            let claims = record.by_claim.iter_mut().chain(record.by_depth.iter_mut().flatten());
+            claims.chain(&mut record.places).for_each(|score| score.fade(0.0));
+        }
     }
 
     /// Learns from a pass over `rows` tokens of a prompt.
@@ -312,7 +320,7 @@ impl Budget {
             }
             (record.rested, record.pause) = (0, (record.pause * 4).min(REST.1));
             // What was seen before the rest says less about what comes after it.
-            record.places.iter_mut().for_each(Score::fade);
+            record.places.iter_mut().for_each(|place| place.fade(0.5));
         }
         (record.on_trial, record.again) = (true, false);
         Turn::Try
