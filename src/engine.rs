@@ -255,7 +255,8 @@ impl<B: Backend> Session<B> {
             if self.model.forward_while(&mut self.state, chunk, Rows::None, &mut go_on)?.is_none() {
                 return Ok(ControlFlow::Break(()));
             }
-            self.budget.learn_prompt(to - from, began.elapsed());
+            // What a tree's pass adds to that is the head of every row.
+            self.budget.learn_prompt(to - from, began.elapsed().mul_f64(self.model.with_head()));
             self.show(from, &(0..to - from).collect::<Vec<_>>(), fresh)?;
             let mut awake = self.drafters.iter_mut().enumerate().filter(|&(i, _)| !self.budget.is_resting(i));
             awake.try_for_each(|(_, drafter)| drafter.prepare())?;

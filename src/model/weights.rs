@@ -173,6 +173,12 @@ impl<B: Backend> Model<B> {
         self.head_matrices
     }
 
+    /// Products of a row whose logits are wanted, over those of one whose are not.
+    pub fn with_head(&self) -> f64 {
+        let elements = |m: Matrices| (m.int8 + m.float) as f64;
+        1.0 + elements(self.head_matrices) / elements(self.layer_matrices).max(1.0)
+    }
+
     /// A session of at most `context` positions, fed at most `max_rows` rows at a time, with an empty cache of type `kv`.
     pub fn state(&self, context: usize, max_rows: usize, kv: KvType) -> Result<State<B>> {
         State::new(self, context, max_rows, kv)

@@ -197,7 +197,7 @@ impl Budget {
         }
     }
 
-    /// Learns from a pass over `rows` tokens of a prompt.
+    /// Learns what a pass over `rows` tokens of a prompt takes, their logits included.
     pub fn learn_prompt(&mut self, rows: usize, time: Duration) {
         // All of it is operations: the time of more rows than a tree has says what those of a tree take.
         let (rows, seconds) = match rows.min(DraftTree::MAX) {
@@ -388,7 +388,13 @@ impl Budget {
             0 => 0,
             rows => 4 * rows - 1,
         }));
-        let price = self.price();
+        // Before the present rate is known, this round's own best stands in for it: at the rate of plain decoding, the tail
+        // of a long run looks cheap and is paid for by the runs to come.
+        let (mut price, mut all, doubt) = (self.price(), 1.0, 1.0 - self.tokens.seen / MEMORY);
+        for (n, &id) in order.iter().enumerate() {
+            all += chances[id];
+            price = price.max(doubt * all / (self.pass(n + 2) + self.rest.value));
+        }
         let (mut gain, mut best, mut kept) = (0.0, 0.0, 0);
         for (n, &id) in order.iter().enumerate() {
             gain += chances[id];
