@@ -18,8 +18,8 @@ use super::{Dot, Format, Input, Out};
 use crate::isa::{Isa, Kernel, Simd, load_part};
 use std::marker::PhantomData;
 
-/// How far ahead of its use a weight is asked for, in bytes: a page, which is where the hardware's own prefetch stops.
-pub(crate) const AHEAD: usize = 4096;
+/// How far ahead of its use a weight is asked for, in bytes: what a core reads from memory while it waits for a line.
+pub(crate) const AHEAD: usize = 16384;
 
 /// Columns of a step, and of a block of quantised activations.
 pub const STEP: usize = 32;
@@ -219,6 +219,9 @@ fn tile<S: Simd, P: Packed, const N: usize>(
     let scales = scales.chunks_exact(P::SCALES);
     let mut step = 0;
     for (quants, scales) in quants.chunks_exact(P::SLOTS * per_block).zip(scales) {
+        for line in scales.chunks(64) {
+            S::prefetch(line.as_ptr().wrapping_add(AHEAD));
+        }
         for (within, slots) in quants.chunks_exact(P::SLOTS).enumerate() {
             for slot in slots {
                 S::prefetch(slot.as_ptr().wrapping_add(AHEAD));

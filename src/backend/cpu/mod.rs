@@ -33,6 +33,8 @@ pub use weight::{Table, Weight};
 
 /// Rows of a batch that share one pass over a weight.
 const TILE: usize = 64;
+/// Bytes of panels that are handed out together at least.
+const RUN: usize = 8 * 1024;
 /// Floats of activations below which waking the team costs more than it brings.
 const SMALL: usize = 16 * 1024;
 
@@ -331,7 +333,8 @@ impl Backend for Cpu {
         let outs: Vec<SharedRows> = products.iter_mut().map(|p| p.out.shared()).collect();
         let products = &*products;
         let activations = &*activations;
-        let grain = (panels / (8 * team.threads())).clamp(1, 64);
+        // A run of panels is worth the call.
+        let grain = products.first().map_or(1, |p| RUN.div_ceil((p.weight.format.panel_bytes)(cols).max(1)));
         for first in (0..rows).step_by(TILE) {
             let tile = first..rows.min(first + TILE);
             team.spread(panels, grain, |_, units| {

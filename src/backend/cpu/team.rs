@@ -1,8 +1,9 @@
 //! A small team of threads that wakes fast.
 //!
 //! A matrix product here takes tens of microseconds, so threads that wait for the next one spin for a moment before they
-//! park. Work is cut into units that do not depend on one another; members take the next few units whenever they are free,
-//! so a straggler costs little, and no result depends on who did what.
+//! park. Work is cut into units that do not depend on one another. Each member begins at the front of a share of its own, so
+//! that what it reads lies in one piece and can be asked for ahead; who is done takes from the back of what others have
+//! left, so a straggler costs little. No result depends on who did what.
 //!
 //! Nobody waits for a member that has not begun: on a busy machine a worker may get its core only when the others have
 //! done everything, and then it finds the gate closed.
@@ -11,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::thread::{JoinHandle, Thread};
 
 /// Rounds of spinning before a worker parks, some tens of microseconds: longer than what one thread does alone between
@@ -43,6 +44,44 @@ struct Shared {
 unsafe impl Sync for Shared {}
 // SAFETY: the job is a reference to something `Sync`.
 unsafe impl Send for Shared {}
+
+/// Units that one member begins with: the first that is left in the upper half, the end in the lower.
+struct Share(AtomicU64);
+
+impl Share {
+    fn new(units: Range<usize>) -> Self {
+        assert!(units.end <= u32::MAX as usize);
+        Self(AtomicU64::new((units.start as u64) << 32 | units.end as u64))
+    }
+
+    /// Some units from the front: a third of what is left, so that ever less is left in one hand.
+    fn take(&self, grain: usize) -> Option<Range<usize>> {
+        self.part(|start, end| start..end.min(start + grain.max((end - start) / 3)))
+    }
+
+    /// Some units from the back, for who has none.
+    fn steal(&self, grain: usize) -> Option<Range<usize>> {
+        self.part(|start, end| start.max(end.saturating_sub(grain.max((end - start) / 2)))..end)
+    }
+
+    /// Takes the part that `choose` makes of what is left: its front or its back.
+    fn part(&self, choose: impl Fn(usize, usize) -> Range<usize>) -> Option<Range<usize>> {
+        let mut left = self.0.load(Relaxed);
+        loop {
+            let (start, end) = ((left >> 32) as usize, (left & u64::from(u32::MAX)) as usize);
+            if start >= end {
+                return None;
+            }
+            let part = choose(start, end);
+            let rest = if part.start == start { part.end..end } else { start..part.start };
+            let new = (rest.start as u64) << 32 | rest.end as u64;
+            match self.0.compare_exchange_weak(left, new, Relaxed, Relaxed) {
+                Ok(_) => return Some(part),
+                Err(now) => left = now,
+            }
+        }
+    }
+}
 
 /// The calling thread and `threads - 1` workers.
 pub struct Team {
@@ -78,20 +117,23 @@ impl Team {
         self.workers.len() + 1
     }
 
-    /// Runs `f` over `0..units` in runs of at most `grain`, spread over the members. `f` also gets the member's number, the
-    /// caller's being 0. `&mut` because there is one job at a time.
+    /// Runs `f` over `0..units` in runs of at least `grain`, as far as there are so many, spread over the members. `f` also
+    /// gets the member's number, the caller's being 0. `&mut` because there is one job at a time.
     pub fn spread(&mut self, units: usize, grain: usize, f: impl Fn(usize, Range<usize>) + Sync) {
         if units <= grain || self.workers.is_empty() {
             return f(0, 0..units);
         }
-        let next = AtomicUsize::new(0);
+        let members = self.threads();
+        let of = |member: usize| Share::new(units * member / members..units * (member + 1) / members);
+        let shares: Vec<Share> = (0..members).map(of).collect();
         self.run(&|member| {
-            loop {
-                let start = next.fetch_add(grain, Relaxed);
-                if start >= units {
-                    break;
+            while let Some(range) = shares[member].take(grain) {
+                f(member, range);
+            }
+            for other in (1..members).map(|i| (member + i) % members) {
+                while let Some(range) = shares[other].steal(grain) {
+                    f(member, range);
                 }
-                f(member, start..(start + grain).min(units));
             }
         });
     }
@@ -214,6 +256,7 @@ fn physical_cores() -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
 
     #[test]
     fn a_team_may_end_right_after_a_job() {
