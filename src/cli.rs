@@ -5,6 +5,7 @@
 mod bench;
 mod chat;
 mod draft;
+mod features;
 mod parse;
 mod shard;
 mod template;
@@ -13,6 +14,7 @@ mod text;
 pub use bench::{BenchArgs, DraftSet};
 pub use chat::{ChatArgs, History, Think};
 pub use draft::{Draft, DraftArgs};
+pub use features::{FeaturesArgs, Taps};
 pub use parse::{command, parse};
 pub use shard::Shard;
 pub use template::TemplateArgs;
@@ -128,6 +130,21 @@ Examples:
   foretoken bench -m M.gguf -r 5 --against old/foretoken
   foretoken bench -m M.gguf --prompts questions.jsonl --draft lookup --report page.html")]
     Bench(BenchArgs),
+    /// Write what a model computes over texts, for training heads
+    ///
+    /// An input line is an object with "text" (taken as run --raw takes it), "messages" (of "role" and "content", through
+    /// the chat template, perhaps with "tools"), "prompt" and "response" (a conversation of one turn), or "tokens" (ids);
+    /// other fields are ignored. For every token the shards have its id, the last hidden row after the output norm, and
+    /// the residual stream as it enters the tapped layers, in f16: models/FEATURES.md is the format. All lines are read
+    /// before anything is computed, so that a bad one is found at once; texts of less than two tokens are left out.
+    ///
+    /// A shard gets its name when it is whole. A run that was stopped, however, goes on after the last whole shard when it is
+    /// started again with the same arguments; a folder made of another model or input, or with other taps, is refused.
+    #[command(before_help = "\
+Examples:
+  foretoken features -m M.gguf --input texts.jsonl -o features
+  foretoken features -m M.gguf --input chats.jsonl --taps none --limit-tokens 1000000 -o features")]
+    Features(FeaturesArgs),
     /// Explain a model file: metadata, tensors, kernels, memory needed
     #[command(before_help = "\
 Examples:

@@ -154,8 +154,8 @@ fn without_a_command_a_prompt_or_a_pipe_is_answered_once() {
     assert_eq!(run::<&str>(&[]).status.code(), Some(2));
 }
 
-const COMMANDS: [&str; 9] =
-    ["chat", "run", "batch", "tokenize", "perplexity", "bench", "inspect", "completions", "man"];
+const COMMANDS: [&str; 10] =
+    ["chat", "run", "batch", "tokenize", "perplexity", "bench", "features", "inspect", "completions", "man"];
 
 #[test]
 fn help_starts_with_examples_and_is_grouped() {

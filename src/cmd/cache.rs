@@ -162,20 +162,13 @@ fn parse<'a>(bytes: &'a [u8], facts: &str) -> Result<Content<'a>> {
 /// All that keys and values depend on.
 fn facts(args: &ModelArgs, opened: &Opened) -> Result<String> {
     let gguf = Gguf::open(&args.model)?;
-    let mut hash = Xxh3::new();
-    gguf.headers().for_each(|header| hash.update(header));
-    // Files of the same header are told apart by some weights of every tensor.
-    for bytes in gguf.tensors().map(|tensor| tensor.bytes) {
-        hash.update(&bytes[..bytes.len().min(64)]);
-        hash.update(&bytes[bytes.len().saturating_sub(64)..]);
-    }
     let kv_type = opened.kv.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let activations = args.activations.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     Ok([
         format!("version: {}", env!("CARGO_PKG_VERSION")),
         format!("architecture: {}", opened.model.config().arch.name),
         format!("model file of bytes: {}", gguf.file_bytes()),
-        format!("model file of fingerprint: {:016x}", hash.digest()),
+        format!("model file of fingerprint: {:016x}", gguf.fingerprint()),
         format!("--kv-type: {kv_type}"),
         format!("-c: {}", opened.context),
         format!("--isa: {}", opened.backend().isa().name()),

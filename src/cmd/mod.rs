@@ -12,6 +12,7 @@ pub mod bench;
 pub mod cache;
 pub mod chat;
 pub mod draft;
+pub mod features;
 pub mod grammar;
 pub mod input;
 pub mod inspect;
@@ -93,6 +94,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Tokenize(args) => tokenize::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Features(args) => features::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { command } => manual::page(command.as_deref()),

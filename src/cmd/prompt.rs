@@ -6,7 +6,7 @@ use super::report::{Report, Unit};
 use crate::backend::Backend;
 use crate::cli::Think;
 use crate::engine::{CHUNK, Session};
-use crate::text::{Message, System};
+use crate::text::{ChatTemplate, Conversation, Message, System};
 use crate::tree::Token;
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
@@ -36,17 +36,37 @@ pub fn raw(language: &Language, text: &str) -> Result<Vec<Token>> {
 /// Messages in the model's chat template, ready for the answer; `extra` goes before what flags say. `None` when the
 /// model has no template. What a template does not do with a system message is said once.
 pub fn chat(language: &Language, messages: &[Message], extra: &Extra) -> Result<Option<Vec<Token>>> {
-    let template = match &language.template {
-        Ok(None) => return Ok(None),
-        Ok(Some(template)) => template,
+    let Some(template) = template(language)? else { return Ok(None) };
+    let prompt = template.prompt(&language.tokenizer, messages, &variables(language, extra))?;
+    tell_system(language, prompt.system);
+    Ok(Some(prompt.tokens))
+}
+
+/// The same of a conversation that is over.
+pub fn conversation(language: &Language, messages: &[Message], extra: &Extra) -> Result<Option<Conversation>> {
+    let Some(template) = template(language)? else { return Ok(None) };
+    let conversation = template.conversation(&language.tokenizer, messages, &variables(language, extra))?;
+    tell_system(language, conversation.system);
+    Ok(Some(conversation))
+}
+
+fn template(language: &Language) -> Result<Option<&ChatTemplate>> {
+    match &language.template {
+        Ok(template) => Ok(template.as_ref()),
         Err(error) => {
             bail!("{error:#}: without the template (raw) or with another (--chat-template) the model can still be used")
         }
-    };
+    }
+}
+
+fn variables(language: &Language, extra: &Extra) -> Extra {
     let mut variables = language.variables.clone();
     variables.extend(extra.clone());
-    let prompt = template.prompt(&language.tokenizer, messages, &variables)?;
-    let notice = match prompt.system {
+    variables
+}
+
+fn tell_system(language: &Language, system: System) {
+    let notice = match system {
         System::AsIs => None,
         System::Folded => {
             Some("the chat template takes no system message: it is put in front of the first user message")
@@ -56,7 +76,6 @@ pub fn chat(language: &Language, messages: &[Message], extra: &Extra) -> Result<
     if let Some(notice) = notice.filter(|_| !language.told.swap(true, Ordering::Relaxed)) {
         language.report.warn(notice);
     }
-    Ok(Some(prompt.tokens))
 }
 
 /// Whether a text written by the user names BOS although the model gets one anyway, or twice.

@@ -47,6 +47,7 @@ impl Report {
             Unit::Bytes => "{bytes}/{total_bytes}",
             Unit::Runs => "{pos}/{len} runs",
             Unit::Tokens => "{pos}/{len} tokens",
+            Unit::Work => "{pos}/{len} tokens, {per_sec}, {eta} left",
             Unit::Prompts => "{pos}/{len} prompts, {eta} left",
         };
         let style = ProgressStyle::with_template(&format!("{{msg}} {{wide_bar}} {counts}"));
@@ -62,6 +63,8 @@ pub enum Unit {
     Bytes,
     /// Tokens.
     Tokens,
+    /// Tokens, and how fast they come.
+    Work,
     /// Runs of a command.
     Runs,
     /// Prompts, which take long.

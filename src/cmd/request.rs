@@ -136,11 +136,13 @@ pub fn without_dashes(error: anyhow::Error) -> anyhow::Error {
     anyhow!("{field}:{rest}")
 }
 
-fn wanted(value: &Value, what: &str) -> String {
+/// What was found and what is supported.
+pub fn wanted(value: &Value, what: &str) -> String {
     format!("found {}, supported {what}", kind(value))
 }
 
-fn string(value: &Value) -> Result<String> {
+/// A text.
+pub fn string(value: &Value) -> Result<String> {
     value.as_str().map(str::to_owned).with_context(|| wanted(value, "a string"))
 }
 
@@ -159,7 +161,8 @@ fn number(value: &Value) -> Result<f32> {
     value.as_f64().map(|v| v as f32).with_context(|| wanted(value, "a number"))
 }
 
-fn conversation(value: &Value) -> Result<Vec<Message>> {
+/// Messages, one at least.
+pub fn conversation(value: &Value) -> Result<Vec<Message>> {
     let list = value.as_array().with_context(|| wanted(value, "an array of {role, content}"))?;
     ensure!(!list.is_empty(), "found none, supported one and more");
     list.iter().enumerate().map(|(i, m)| Message::try_from(m.clone()).with_context(|| format!("message {i}"))).collect()

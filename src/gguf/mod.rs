@@ -36,6 +36,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use xxhash_rust::xxh3::Xxh3;
 
 /// One opened model.
 #[derive(Debug)]
@@ -111,6 +112,17 @@ impl Gguf {
     /// What is before the first tensor of each shard: metadata and the table of tensors.
     pub fn headers(&self) -> impl Iterator<Item = &[u8]> {
         self.shards.iter().map(Shard::header)
+    }
+
+    /// Tells files apart: of all headers and some weights of every tensor.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        self.headers().for_each(|header| hash.update(header));
+        for bytes in self.tensors().map(|tensor| tensor.bytes) {
+            hash.update(&bytes[..bytes.len().min(64)]);
+            hash.update(&bytes[bytes.len().saturating_sub(64)..]);
+        }
+        hash.digest()
     }
 
     /// Size of all files together.

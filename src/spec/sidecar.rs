@@ -7,14 +7,15 @@
 use super::{Target, Tell};
 use crate::backend::Backend;
 use crate::gguf::{Gguf, Metadata, TensorView, type_name};
+use crate::model::Config;
 use crate::model::arch::{self, SIDECARS};
 use crate::model::tensors::{Shape, check_one};
+use crate::text::Tokenizer;
 use crate::tree::Token;
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use xxhash_rust::xxh3::Xxh3;
 
 /// What a sidecar's heads are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,19 @@ pub struct Fingerprint {
     pub tokenizer: String,
     /// [`crate::text::Tokenizer::vocab_hash`].
     pub vocab_hash: String,
+}
+
+impl Fingerprint {
+    /// That of a model.
+    pub fn of(config: &Config, tokenizer: &Tokenizer) -> Self {
+        Self {
+            architecture: config.arch.name.into(),
+            width: config.width,
+            vocab: config.vocab,
+            tokenizer: tokenizer.model().into(),
+            vocab_hash: tokenizer.vocab_hash(),
+        }
+    }
 }
 
 /// Its keys.
@@ -154,13 +168,7 @@ impl Sidecar {
         let config = target.model.config();
         match self.made_for()? {
             Some(found) => {
-                let here = Fingerprint {
-                    architecture: config.arch.name.into(),
-                    width: config.width,
-                    vocab: config.vocab,
-                    tokenizer: target.tokenizer.model().into(),
-                    vocab_hash: target.tokenizer.vocab_hash(),
-                };
+                let here = Fingerprint::of(config, target.tokenizer);
                 same(TARGET[0], &found.architecture, &here.architecture)?;
                 same(TARGET[1], found.width, here.width)?;
                 same(TARGET[2], found.vocab, here.vocab)?;
@@ -316,15 +324,9 @@ impl Sidecar {
         Some(format!("tensor {}{and} not used by {}", first.escape_debug(), self.architecture.name()))
     }
 
-    /// Tells files apart: of all of the header and some weights of every tensor.
+    /// Tells files apart.
     pub fn fingerprint(&self) -> u64 {
-        let mut hash = Xxh3::new();
-        self.gguf.headers().for_each(|header| hash.update(header));
-        for bytes in self.gguf.tensors().map(|tensor| tensor.bytes) {
-            hash.update(&bytes[..bytes.len().min(64)]);
-            hash.update(&bytes[bytes.len().saturating_sub(64)..]);
-        }
-        hash.digest()
+        self.gguf.fingerprint()
     }
 }
 

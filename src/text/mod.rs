@@ -2,12 +2,13 @@
 //!
 //! Knows only `gguf`. Reading order: `vocab` (what each id is and stands for), the two algorithms (byte-level
 //! BPE and SentencePiece), special texts and how a text is cut at them, [`Tokenizer`], [`TextStream`], [`ChatTemplate`] (with
-//! `marks`, which keep what people write apart, and `python`, which templates are written for).
+//! `marks`, which keep what people write apart, and `python`, which templates are written for, and `answers`, which finds in conversations what models wrote).
 //!
 //! Invariants: ids never depend on how a text reached us (no normalisation of line ends, byte-order marks or NULs);
 //! time is linear or n log n in the text for any input; user text in a chat never becomes a control token; a stream's
 //! output concatenated equals the decoding of all its tokens at once.
 
+mod answers;
 mod bpe;
 mod marks;
 mod message;
@@ -20,6 +21,7 @@ mod template;
 mod tokenizer;
 mod vocab;
 
+pub use answers::Conversation;
 pub use message::{Message, kind};
 pub use stream::TextStream;
 pub use template::{ChatTemplate, Prompt, System};

@@ -12,10 +12,12 @@ use crate::{gguf::Metadata, tree::Token};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use minijinja::{Environment, Error, syntax::SyntaxConfig, value::Serde};
 use serde_json::{Map, Value as Json};
+use sha2::{Digest, Sha256};
 
 /// A compiled chat template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    hash: String,
     bos: String,
     eos: String,
     /// What takes its place when there are tools.
@@ -82,10 +84,11 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(explain)?;
         environment.set_syntax(syntax);
         python::install(&mut environment);
+        let hash = Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect();
         let source = python::without_generation(source);
         ensure!(source.len() <= LONGEST, "chat template of {} bytes, at most {LONGEST} are supported", source.len());
         with_deep_stack(|| environment.add_template_owned(NAME, source).map_err(explain))?;
-        Ok(Self { environment, bos: String::new(), eos: String::new(), tool_use: None })
+        Ok(Self { environment, hash, bos: String::new(), eos: String::new(), tool_use: None })
     }
 
     /// The template with the special texts of `tokenizer`.
@@ -94,6 +97,11 @@ impl ChatTemplate {
         (self.bos, self.eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
         self.tool_use = self.tool_use.map(|template| Box::new(template.for_tokenizer(tokenizer)));
         self
+    }
+
+    /// SHA-256 of its source, in lower-case hexadecimals.
+    pub fn hash(&self) -> &str {
+        &self.hash
     }
 
     /// The template with a clock that stands at `seconds` after the start of 1970, UTC.
@@ -193,7 +201,7 @@ impl ChatTemplate {
 const SYSTEM: &str = "system";
 
 /// The conversation with its system message as part of the first user's.
-fn folded(messages: &[Message]) -> Option<Vec<Message>> {
+pub(super) fn folded(messages: &[Message]) -> Option<Vec<Message>> {
     let [system, user, rest @ ..] = messages else { return None };
     if system.role != SYSTEM || user.role != "user" || !system.is_text() || !user.is_text() {
         return None;

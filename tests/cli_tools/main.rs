@@ -1,9 +1,10 @@
-//! `tokenize`, `perplexity`, `bench` and `inspect`, run as people run them.
+//! `tokenize`, `perplexity`, `bench`, `features` and `inspect`, run as people run them.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod bench;
+mod features;
 mod inspect;
 mod perplexity;
 mod tokenize;

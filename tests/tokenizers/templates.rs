@@ -51,7 +51,7 @@ fn rendered() -> Rendered {
 }
 
 /// All templates by their names.
-fn templates() -> BTreeMap<String, String> {
+pub fn templates() -> BTreeMap<String, String> {
     let names: BTreeSet<String> = rendered().cases.into_iter().map(|case| case.template).collect();
     names.into_iter().map(|name| (name.clone(), source(&name))).collect()
 }
@@ -103,13 +103,13 @@ fn expressions_mean_what_they_mean_in_python() {
 }
 
 /// Texts in a template that its models take for control tokens, as far as one can tell from their looks.
-fn control_texts(source: &str) -> BTreeSet<String> {
+pub fn control_texts(source: &str) -> BTreeSet<String> {
     let looks = r"<\|[^|<>\s{}']{1,40}\|>|<｜[^｜<>{}']{1,40}｜>|\[/?[A-Z_]{3,20}\]|</?seed:[a-z_]+>|</?(?:start_of_turn|end_of_turn|think|s|turn)>";
     Regex::new(looks).unwrap().find_iter(source).map(|found| found.as_str().to_owned()).collect()
 }
 
 /// A vocabulary in which all of them are control tokens.
-fn vocabulary_of<'a>(texts: impl IntoIterator<Item = &'a String>) -> Tokenizer {
+pub fn vocabulary_of<'a>(texts: impl IntoIterator<Item = &'a String>) -> Tokenizer {
     let special: Vec<&str> = SPECIAL.iter().copied().chain(texts.into_iter().map(String::as_str)).collect();
     let special: BTreeSet<&str> = special.into_iter().filter(|text| !["<s>", "</s>"].contains(text)).collect();
     let special: Vec<&str> = ["<s>", "</s>"].into_iter().chain(special).collect();
