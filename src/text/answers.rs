@@ -33,6 +33,7 @@ impl ChatTemplate {
         messages: &[Message],
         extra: &Map<String, Json>,
     ) -> Result<Conversation> {
+        ensure!(!messages.is_empty(), "found no messages");
         let is_answer = |message: &Message| message.role == "assistant";
         let first = messages.iter().position(is_answer).unwrap_or(messages.len());
         ensure!(first > 0, "message 0 is an answer: a conversation starts with what it answers");

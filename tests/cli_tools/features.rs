@@ -333,8 +333,8 @@ fn a_folder_of_another_run_is_refused() {
         (&whole[..40], "is cut short"),
         (&whole[..3], "is cut short"),
         (&[0xff; 64], "is no shard of features: its header has"),
-        (&[b"\x02\0\0\0\0\0\0\0{}"].concat(), "is no shard of features"),
-        (&[b"\x02\0\0\0\0\0\0\0xx"].concat(), "is no shard of features"),
+        (b"\x02\0\0\0\0\0\0\0{}", "is no shard of features"),
+        (b"\x02\0\0\0\0\0\0\0xx", "is no shard of features"),
     ] {
         fs::write(&first, bytes).unwrap();
         refused(&line(""), &[&model, &input, &out], &["features-00000.safetensors", part]);

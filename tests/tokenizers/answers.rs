@@ -125,16 +125,25 @@ fn conversations_that_cannot_be_told_apart_are_refused() {
     let t = tokenizer(&chat_vocabulary()).unwrap();
     let no_system =
         format!("{{% if messages[0].role == 'system' %}}{{{{ raise_exception('no') }}}}{{% endif %}}{CHATML}");
-    let no_end = CHATML.replace("<|im_end|>", "{% if loop.last %}!{% else %}. {% endif %}");
+    let no_end = "{% for m in messages %}{{ m.role + ': ' + m.content + '.\n' }}{% endfor %}\
+                  {% if add_generation_prompt %}assistant: {% endif %}";
+    let forgets = no_end.replace("m.content", "(m.content if loop.last or m.role == 'user' else 'x')");
     let question = [("system", "S"), ("user", "Q"), ("assistant", "A")];
+    let twice = [question[1], question[2], question[1], question[2]];
     for (source, messages, want) in [
         (CHATML, &question[..], Ok((&["A<|im_end|>"][..], System::AsIs))),
         (CHATML, &question[..2], Ok((&[], System::AsIs))),
         (&no_system, &question, Ok((&["A<|im_end|>"], System::Folded))),
         (CHATML, &question[2..], Err("message 0 is an answer")),
-        (CHATML, &[], Ok((&[], System::AsIs))),
-        ("{{ messages | length }}", &question, Err("message 2: the chat template changes what is before")),
-        (&no_end, &[question[1], question[2], question[1], question[2]], Ok((&["A. \n", "A!\n"], System::AsIs))),
+        (CHATML, &[], Err("found no messages")),
+        (
+            "{{ messages | length }}: {{ messages[-1].content }}",
+            &question,
+            Err("message 2: the chat template changes what is before"),
+        ),
+        (no_end, &twice, Ok((&["A.\n", "A.\n"], System::AsIs))),
+        (&forgets, &twice[..2], Ok((&["A.\n"], System::AsIs))),
+        (&forgets, &twice, Err("message 1: the end of the answer is not to be found")),
     ] {
         let template = ChatTemplate::from_source(source).unwrap().for_tokenizer(&t);
         let got = template.conversation(&t, &turns(messages), &Map::new());

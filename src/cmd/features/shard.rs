@@ -75,7 +75,7 @@ fn read(path: &Path) -> Result<(u64, Facts)> {
     let mut size = [0; 8];
     file.read_exact(&mut size).context("is cut short")?;
     let size = u64::from_le_bytes(size);
-    ensure!(size <= LONGEST.min(length), "is no shard of features: its header has {size} bytes");
+    ensure!(size <= LONGEST, "is no shard of features: its header has {size} bytes");
     let mut header = vec![0; size as usize];
     file.read_exact(&mut header).context("is cut short")?;
     let header: Value = serde_json::from_slice(&header).context("is no shard of features")?;
