@@ -93,9 +93,9 @@ class Sidecar:
     def key(self, name):
         return f"{self.kind}.{name}"
 
-    def matrix(self, name, tensor):
+    def matrix(self, name, tensor, type_name=None):
         """Adds a matrix in the type that was asked for, or in F16 where its rows are no whole blocks."""
-        kind, width = self.type, tensor.shape[-1]
+        kind, width = TYPES[type_name] if type_name else self.type, tensor.shape[-1]
         if width % gguf.GGML_QUANT_SIZES[kind][0]:
             kind = Type.F16
             if width not in self.narrow:
