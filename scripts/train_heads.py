@@ -235,11 +235,8 @@ def rounded(x, kind):
     if kind not in ("q4_0", "q8_0") or x.shape[-1] % 32:
         return x
     block = x.reshape(-1, 32)
-    most = jnp.max(jnp.abs(block), -1, keepdims=True)
-    if kind == "q4_0":
-        step = jnp.where(jnp.max(block, -1, keepdims=True) == most, -most, most) / 8
-    else:
-        step = most / 127
+    most = jnp.take_along_axis(block, jnp.argmax(jnp.abs(block), -1, keepdims=True), -1)
+    step = -most / 8 if kind == "q4_0" else jnp.abs(most) / 127
     code = block / jnp.where(step == 0, 1, step)
     code = jnp.clip(jnp.floor(code + 8.5), 0, 15) - 8 if kind == "q4_0" else jnp.round(code)
     back = code * step.astype(jnp.float16).astype(jnp.float32)
