@@ -22,10 +22,26 @@ fn python() -> Option<String> {
     found.then_some(python)
 }
 
+/// A random target that thinks little: what comes next depends mostly on the last token, so that heads can learn it from
+/// the text of a second. Its distributions are sharp.
+fn target(name: &str) -> PathBuf {
+    let mut target = cli::tiny();
+    for tensor in &mut target.tensors {
+        let factor = match std::str::from_utf8(&tensor.name).unwrap() {
+            "output.weight" => 4.0,
+            name if name.contains("attn_output") || name.contains("ffn_down") => 0.2,
+            _ => continue,
+        };
+        let values = tensor.bytes.as_chunks().0.iter().map(|x| factor * f32::from_le_bytes(*x));
+        tensor.bytes = values.flat_map(f32::to_le_bytes).collect();
+    }
+    cli::save(name, &target)
+}
+
 /// Features of what the target writes.
 fn features(target: &Path, folder: &Path) -> PathBuf {
     let word = |i: usize| (0..5).map(|j| (b'a' + (i * (7 + j) + j * j) as u8 % 26) as char).collect::<String>();
-    let ask = |i| serde_json::json!({"prompt": word(i), "raw": true, "max_tokens": 60, "temperature": 0.5, "seed": i});
+    let ask = |i| serde_json::json!({"prompt": word(i), "raw": true, "max_tokens": 60, "temperature": 1.0, "seed": i});
     let asks: String = (0..160).map(|i| ask(i).to_string() + "\n").collect();
     let target = target.to_str().unwrap();
     let batch = cli::run_with(&[&["batch", "-m", target, "-q"][..], &NO_END].concat(), asks.as_bytes());
@@ -97,7 +113,7 @@ fn drafted(target: &Path, draft: &str) -> (Vec<String>, u64, u64) {
 fn trained_heads_guess_what_untrained_ones_do_not() {
     let Some(python) = python() else { return };
     let folder = scratch("trained");
-    let target = cli::save("target", &cli::tiny());
+    let target = target("target");
     let features = features(&target, &folder);
     let training = Training { python: &python, target: &target, features: &features };
     let (plain, ..) = drafted(&target, "none");
@@ -125,15 +141,25 @@ fn trained_heads_guess_what_untrained_ones_do_not() {
         println!("{kind} {more:?}: loss {before:.3} to {after:.3}, {untrained:.3} then {trained:.3} of guesses right");
         assert!(after < 0.9 * before, "{kind}: held-out loss {before} to {after}");
         let chance = 1.0 / VOCAB as f64;
-        assert!(trained > untrained.max(chance) + 0.15, "{kind}: {untrained} then {trained} of guesses right");
+        assert!(trained > untrained.max(chance) + 0.1, "{kind}: {untrained} then {trained} of guesses right");
     }
+}
+
+#[test]
+fn the_trainer_passes_its_own_tests() {
+    let Some(python) = python() else { return };
+    let mut command = Command::new(python);
+    command.args(["-m", "unittest", "discover"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/train"));
+    let output = command.env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("\nOK") && !said.contains("Ran 0 tests"), "{said}");
 }
 
 #[test]
 fn training_goes_on_where_it_was_stopped() {
     let Some(python) = python() else { return };
     let folder = scratch("resumed");
-    let target = cli::save("resumed", &cli::tiny());
+    let target = target("resumed");
     let features = features(&target, &folder);
     let training = Training { python: &python, target: &target, features: &features };
     let checkpoint = folder.join("checkpoint");
