@@ -22,7 +22,6 @@ of those, and of weights as they are written.
 """
 
 import argparse
-import functools
 import hashlib
 import json
 import pathlib
@@ -33,8 +32,7 @@ from heads.features import Features, windows
 from heads.sidecar import TYPES, Sidecar, Target, run
 from heads.tensor import Refused, Tensor, note, say
 
-import gguf  # after heads, which says so if it is missing
-import numpy as np
+import numpy as np  # after heads, which says so if it is missing
 
 try:
     import jax
@@ -104,7 +102,7 @@ class Eagle:
     def __init__(self, options, target, data):
         self.third, self.target, self.ahead = options.kind == "eagle3", target, 2
         self.depth = options.unroll
-        number = functools.partial(number_of, target)
+        number = target.number
         self.heads = number("attention.head_count")
         self.kv_heads = number("attention.head_count_kv", self.heads)
         self.width = number("attention.key_length", target.hidden // self.heads)
@@ -115,7 +113,7 @@ class Eagle:
         rms = lambda name: np.sqrt(np.mean(data.rows(name, sample).astype(np.float32).reshape(len(sample), -1, target.hidden) ** 2, (0, 2)))
         # What is learnt is in units of the rows, so that one learning rate suits all targets.
         self.unit, self.tap_units = float(rms("hidden")[0]), rms("taps") if self.third else None
-        self.embedding_unit = float(np.sqrt(np.mean(dequantised(target, "token_embd.weight")[data.tokens[sample]] ** 2)))
+        self.embedding_unit = float(np.sqrt(np.mean(target.matrix("token_embd.weight")[data.tokens[sample]] ** 2)))
 
     def fresh(self, random, output):
         """Weights to begin with, and what they are to be multiplied with."""
@@ -130,7 +128,7 @@ class Eagle:
             parts, units = [normal(d, 3 * d, 0.5)[:, : 2 * d], np.eye(d)], np.repeat(1 / self.tap_units, d)
             weights |= {"blk.0.attn_norm.weight": np.ones(d), "blk.0.attn_norm_2.weight": np.ones(d)}
             own = "output_norm.weight" in self.target.tensors
-            weights["output_norm.weight"] = dequantised(self.target, "output_norm.weight") if own else np.ones(d)
+            weights["output_norm.weight"] = self.target.matrix("output_norm.weight") if own else np.ones(d)
             scales = {}
         else:
             parts = [normal(d, d, 0.5), np.eye(d)]
@@ -212,24 +210,6 @@ class Eagle:
             writer.add_bool(key("norm_before_residual"), False)
 
 
-def number_of(target, name, default=None):
-    """A number among the target's own."""
-    field = target.reader.fields.get(f"{target.architecture}.{name}")
-    value = default if field is None else field.contents()
-    if not isinstance(value, (int, float)):
-        raise Refused(f"{target.path}: key {target.architecture}.{name} is {'missing' if value is None else 'no single number'}")
-    return value
-
-
-@functools.lru_cache(maxsize=4)
-def dequantised(target, name):
-    tensor = target.tensors[name]
-    try:
-        return gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-    except (NotImplementedError, ValueError):
-        raise Refused(f"{target.path}: tensor {name} is {tensor.tensor_type.name}, which the gguf package does not widen")
-
-
 def rounded(x, kind):
     """A matrix as it comes back from a file, its gradient passed on as if it were not rounded."""
     if kind not in ("q4_0", "q8_0") or x.shape[-1] % 32:
@@ -258,16 +238,14 @@ class Trainer:
             raise Refused(f"{options.features}: {data.texts} texts of {len(data.tokens)} tokens are too few to train on")
         self.held = windows(held, options.window, self.net.ahead)[: max(options.batch, 65536 // options.window)]
         self.ids = self.vocabulary()
-        head = dequantised(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
+        head = target.matrix("output.weight" if "output.weight" in target.tensors else "token_embd.weight")
         place = np.full(target.vocab, -1, np.int32)
         place[self.ids] = np.arange(len(self.ids))
         output = head[self.ids] if len(self.ids) < target.vocab else None
         self.fixed = {"head": jnp.asarray(head[self.ids]), "place": jnp.asarray(place)}
         if options.kind != "medusa":
-            self.fixed["embedding"] = jnp.asarray(dequantised(target, "token_embd.weight"))
-        dequantised.cache_clear()
-        cap = target.reader.fields.get(f"{target.architecture}.final_logit_softcapping")
-        self.cap = cap.contents() if cap else None
+            self.fixed["embedding"] = jnp.asarray(target.matrix("token_embd.weight"))
+        self.cap = target.number("final_logit_softcapping", 0)
         weights, self.scales = self.net.fresh(np.random.default_rng(options.seed), output)
         self.weights = {name: jnp.asarray(matrix, jnp.float32) for name, matrix in sorted(weights.items())}
         self.optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(0.9, 0.95))

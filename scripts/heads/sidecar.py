@@ -57,6 +57,21 @@ class Target:
             raise Refused(f"{self.path}: key {key} is {'missing' if field is None else 'of another type'}")
         return value
 
+    def number(self, name, default=None):
+        """A number of the architecture's own."""
+        key = f"{self.architecture}.{name}"
+        return self.value(key, (int, float)) if default is None or key in self.reader.fields else default
+
+    def matrix(self, name):
+        """A tensor in f32."""
+        if name not in self.tensors:
+            raise Refused(f"{self.path}: tensor {name} is missing")
+        tensor = self.tensors[name]
+        try:
+            return gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        except (NotImplementedError, ValueError):
+            raise Refused(f"{self.path}: tensor {name} is {tensor.tensor_type.name}, which the gguf package does not widen")
+
     def has_copy(self, tensor, names):
         """Whether the first of these tensors that the target has is this one, up to how it is quantised."""
         ours = next((self.tensors[name] for name in names if name in self.tensors), None)

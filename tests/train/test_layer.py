@@ -7,6 +7,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 
+import gguf
 import numpy as np
 import train_heads as trainer
 
@@ -88,7 +89,7 @@ class Rounding(unittest.TestCase):
         x[4, :32] = np.linspace(-1, 1, 32)
         for name in ("q4_0", "q8_0"):
             kind = trainer.TYPES[name]
-            file = trainer.gguf.quants.dequantize(trainer.gguf.quants.quantize(x, kind), kind)
+            file = gguf.quants.dequantize(gguf.quants.quantize(x, kind), kind)
             np.testing.assert_allclose(trainer.rounded(x, name), file, rtol=1e-6, atol=1e-7)
 
 
