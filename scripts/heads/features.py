@@ -8,6 +8,7 @@ import numpy as np
 from heads.tensor import Refused
 
 NUMBERS = {"F16": "<f2", "I32": "<i4", "I64": "<i8", "U8": "u1"}
+HEADER = 1 << 24  # bytes of a header at most
 NAMES = ("tokens", "starts", "weights", "hidden")
 
 
@@ -45,14 +46,24 @@ class Features:
         try:
             with open(path, "rb") as file:
                 size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(size))
-            meta, arrays = header.pop("__metadata__", {}), {}
-            for name, entry in header.items():
+                header = json.loads(file.read(min(size, HEADER)))
+            meta, arrays = header["__metadata__"], {}
+            layers = [int(layer) for layer in meta["taps"].split(",") if layer]
+            for name in NAMES + (("taps",) if layers else ()):
+                entry = header[name]
                 at = 8 + size + entry["data_offsets"][0]
                 arrays[name] = np.memmap(path, NUMBERS[entry["dtype"]], "r", at, tuple(entry["shape"]))
-            return {name: arrays[name] for name in NAMES + (("taps",) if meta.get("taps") else ())}, meta
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Refused(f"{path}: is no whole shard of features: {str(error)[:120]}")
+            total, width = len(arrays["tokens"]), int(meta["hidden_size"])
+            shapes = {"weights": (total,), "hidden": (total, width), "taps": (total, len(layers), width)}
+            for name, array in arrays.items():
+                if array.shape != shapes.get(name, (len(array),)):
+                    raise ValueError(f"tensor {name} has shape {list(array.shape)}")
+            starts = arrays["starts"]
+            if starts[0] != 0 or starts[-1] != total or (np.diff(starts) < 0).any():
+                raise ValueError("tensor starts does not rise from 0 to the number of tokens")
+            return arrays, meta
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            raise Refused(f"{path}: is no whole shard of features: {type(error).__name__} {str(error)[:120]}")
 
     def rows(self, name, index):
         """Rows of `hidden` or `taps` by their numbers, zeros for -1."""
