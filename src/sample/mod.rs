@@ -128,7 +128,7 @@ impl Sampler {
 
     /// The token that follows `history`, given its `logits`, as number `ordinal` of all tokens generated in the session.
     pub fn pick(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<Token> {
-        self.keep(logits, Some(history), ordinal)?;
+        ensure!(self.keep(logits, Some(history), ordinal)?, ALL_MASKED);
         Ok(match *self.kept {
             [only] => only.token,
             _ => draw(&self.kept, self.params.temp, self.noise.at(ordinal, Purpose::Draw, [0; 2])),
@@ -138,7 +138,7 @@ impl Sampler {
     /// The distribution that [`Sampler::pick`] draws from: tokens of non-zero probability, ascending by id. `ordinal`
     /// decides on XTC only.
     pub fn distribution(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<Vec<(Token, f64)>> {
-        self.keep(logits, Some(history), ordinal)?;
+        ensure!(self.keep(logits, Some(history), ordinal)?, ALL_MASKED);
         self.kept.sort_unstable_by_key(|c| c.token);
         let max = cut::best(&self.kept);
         let weight = |c: &Candidate| match c {
@@ -157,7 +157,8 @@ impl Sampler {
     /// At temperature 0 the guess is the token's share of the softmax. Above, noise times temperature is added to the
     /// logits first: the larger the lead of a token after that, the less a small change of logits does to it.
     ///
-    /// With `ids`, logit *i* is that of token `ids[i]`, and the other tokens have none.
+    /// With `ids`, logit *i* is that of token `ids[i]`, and the other tokens have none. Where a grammar allows none of them
+    /// there is nothing to guess.
     pub fn rank(
         &mut self,
         logits: &[f32],
@@ -184,11 +185,13 @@ impl Sampler {
         let temp = self.params.temp;
         if temp == 0.0 {
             let (params, size) = (&self.params, self.vocab_size);
-            let logits = edit(params, size, &mut self.survey, &mut self.edits, logits, history, false)?;
+            let Some(logits) = edit(params, size, &mut self.survey, &mut self.edits, logits, history, false)? else {
+                return Ok(vec![]);
+            };
             let k = n.max(FEW).min(self.vocab_size);
             self.survey.top_k(logits, f32::NEG_INFINITY, k, &mut self.kept);
-        } else {
-            self.keep(logits, history, ordinal)?;
+        } else if !self.keep(logits, history, ordinal)? {
+            return Ok(vec![]);
         }
         if let Some(ids) = ids {
             self.kept.iter_mut().for_each(|kept| kept.token = ids[kept.token as usize]);
@@ -210,17 +213,20 @@ impl Sampler {
         Ok(scored.into_iter().map(|(score, token)| (token, weight(score) / total)).collect())
     }
 
-    /// Runs all stages up to temperature and leaves the survivors in `kept`, at least one. Without a history logits are
-    /// taken as they are, however many there are.
-    fn keep(&mut self, logits: &[f32], history: Option<History<'_>>, ordinal: u64) -> Result<()> {
+    /// Runs all stages up to temperature and leaves the survivors in `kept`; false if every token is masked. Without a
+    /// history logits are taken as they are, however many there are.
+    fn keep(&mut self, logits: &[f32], history: Option<History<'_>>, ordinal: u64) -> Result<bool> {
         let (params, size) = (&self.params, self.vocab_size);
-        let logits = edit(params, size, &mut self.survey, &mut self.edits, logits, history, params.temp == 0.0)?;
+        let only_best = params.temp == 0.0;
+        let Some(logits) = edit(params, size, &mut self.survey, &mut self.edits, logits, history, only_best)? else {
+            return Ok(false);
+        };
         let max = self.survey.max();
         let kept = &mut self.kept;
         if params.temp == 0.0 {
             kept.clear();
             kept.extend(self.survey.arg_max(logits));
-            return Ok(());
+            return Ok(true);
         }
         let floor = cut::top_n_sigma(logits, max, params.top_n_sigma);
         let k = if params.top_k == 0 { size } else { params.top_k as usize };
@@ -229,13 +235,13 @@ impl Sampler {
         cut::top_p(kept, params.top_p);
         cut::min_p(kept, params.min_p);
         cut::xtc(kept, params.xtc_probability, params.xtc_threshold, || self.noise.coin(ordinal, 0, Purpose::Xtc));
-        Ok(())
+        Ok(true)
     }
 }
 
 const ALL_MASKED: &str = "logits: every token is masked, none can be picked";
 
-/// Runs the stages that change single logits and surveys what they leave, in which some token is unmasked. If the caller
+/// Runs the stages that change single logits and surveys what they leave; nothing if they mask every token. If the caller
 /// looks at the best token alone, and a grammar allows it, others that it bans may stay.
 fn edit<'a>(
     params: &SampleParams,
@@ -245,11 +251,10 @@ fn edit<'a>(
     logits: &'a [f32],
     history: Option<History<'_>>,
     only_best: bool,
-) -> Result<&'a [f32]> {
+) -> Result<Option<&'a [f32]>> {
     let Some(history) = history else {
         survey.take(logits)?;
-        ensure!(survey.max() > f32::NEG_INFINITY, ALL_MASKED);
-        return Ok(logits);
+        return Ok((survey.max() > f32::NEG_INFINITY).then_some(logits));
     };
     ensure!(logits.len() == size, "logits: found {} values, the vocabulary has {size} tokens", logits.len());
     survey.take(logits)?;
@@ -272,8 +277,7 @@ fn edit<'a>(
         }
         None => logits,
     };
-    ensure!(survey.max() > f32::NEG_INFINITY, ALL_MASKED);
-    Ok(logits)
+    Ok((survey.max() > f32::NEG_INFINITY).then_some(logits))
 }
 
 /// Temperature: a candidate's distance to the largest logit, in units of it. The difference is taken first, so that no

@@ -87,8 +87,8 @@ struct Record {
     /// Seconds of catching up with a token, and tokens that came since its last turn.
     catch_up: Mean,
     backlog: usize,
-    /// What it claimed of its latest guesses, and how many were right.
-    claimed: Claims,
+    /// The sum of its claims, and how many of those guesses were right.
+    claimed: Score,
     /// Guesses by class of claim.
     by_claim: [Score; CLAIMS.len()],
     /// The same by class of depth.
@@ -112,8 +112,13 @@ struct Score {
 
 impl Score {
     fn add(&mut self, right: bool) {
+        self.add_claim(1.0, right);
+    }
+
+    /// Adds a guess that counts as much as was claimed of it.
+    fn add_claim(&mut self, claim: f64, right: bool) {
         let keep = 1.0 - 1.0 / WINDOW;
-        self.seen = self.seen * keep + 1.0;
+        self.seen = self.seen * keep + claim;
         self.right = self.right * keep + f64::from(u8::from(right));
     }
 
@@ -127,20 +132,6 @@ impl Score {
     /// The chance of the next, given what was believed before, with what weight.
     fn chance(&self, prior: f64, weight: f64) -> f64 {
         (self.right + weight * prior) / (self.seen + weight)
-    }
-}
-
-/// A sum of claims beside what came of them.
-#[derive(Clone, Copy, Debug, Default)]
-struct Claims {
-    claimed: f64,
-    right: f64,
-}
-
-impl Record {
-    /// How far its claims are to be believed where nothing is known of their class: what holds of some boasts holds of others.
-    fn candour(&self) -> f64 {
-        ((self.claimed.right + PRIOR) / (self.claimed.claimed + PRIOR)).min(1.0)
     }
 }
 
@@ -209,10 +200,7 @@ impl Budget {
     pub fn begin(&mut self) {
         for record in &mut self.drafters {
             let claims = record.by_claim.iter_mut().chain(record.by_depth.iter_mut().flatten());
-            claims.chain(&mut record.places).for_each(|score| score.fade(0.0));
-            let keep = (2.0 * PRIOR / record.claimed.claimed).min(1.0);
-            (record.claimed.claimed, record.claimed.right) =
-                (record.claimed.claimed * keep, record.claimed.right * keep);
+            claims.chain(&mut record.places).chain([&mut record.claimed]).for_each(|score| score.fade(0.0));
         }
     }
 
@@ -263,7 +251,9 @@ impl Budget {
     /// Chance that a guess is right if its parent is, by what its drafter claims.
     fn chance(&self, drafter: usize, claim: f64, depth: usize) -> f64 {
         let (record, class) = (&self.drafters[drafter], class(&CLAIMS, claim));
-        let by_claim = record.by_claim[class].chance(claim * record.candour(), PRIOR);
+        // What holds of some of its boasts holds of those nothing is known of.
+        let candour = record.claimed.chance(1.0, PRIOR).min(1.0);
+        let by_claim = record.by_claim[class].chance(claim * candour, PRIOR);
         record.by_depth[depth_class(depth)][class].chance(by_claim, PRIOR)
     }
 
@@ -438,9 +428,7 @@ impl Budget {
                 let claim = f64::from(nodes[id].score - nodes[parent].score).exp().min(1.0);
                 let (owner, depth) = (usize::from(sketch.owners[id]), depth_class(nodes[id].depth.into()));
                 let Some(record) = self.drafters.get_mut(owner) else { continue };
-                let keep = 1.0 - 1.0 / WINDOW;
-                record.claimed.claimed = record.claimed.claimed * keep + claim;
-                record.claimed.right = record.claimed.right * keep + f64::from(u8::from(right));
+                record.claimed.add_claim(claim, right);
                 record.by_claim[class(&CLAIMS, claim)].add(right);
                 record.by_depth[depth][class(&CLAIMS, claim)].add(right);
                 let any = right_at[owner].get_or_insert((depth, false));
