@@ -107,7 +107,7 @@ fn counts_add_up_and_a_seed_gives_one_text() {
                 assert_eq!(tally.rejected, 0, "{accept:?}: a model is never refused by itself");
             }
             let auto = Plan { nodes: Nodes::Auto(20), accept };
-            assert_eq!(subject.text(names, auto, &params, 5, 40, &[]).0.len(), 40);
+            assert_eq!(subject.text(names, auto, &params, 5, 40, &[]).0.len(), 40, "{accept:?} {names:?}");
         }
     }
 }

@@ -131,15 +131,18 @@ impl<'a> Round<'a> {
     pub fn new(setting: Setting<'a>, sampler: &'a mut Sampler, budget: &'a mut Budget) -> Self {
         let Setting { context, start, room, ordinal, accept, drafters } = setting;
         let room = room.min(budget.most() + 1).clamp(1, DraftTree::MAX);
-        // What the controller leaves out teaches it, too: the tree may be larger than what is verified.
-        let nodes = if budget.is_auto() && room > 1 { DraftTree::MAX } else { room };
+        // At temperature 0 there is nothing to draw: all rules are the walk.
+        let accept = if sampler.params().temp == 0.0 { Accept::Exact } else { accept };
+        // What the controller leaves out teaches it, too: the tree may be larger than what is verified. But nothing is left
+        // out once something was drawn.
+        let can_prune = accept != Accept::Rejection;
+        let nodes = if budget.is_auto() && room > 1 && can_prune { DraftTree::MAX } else { room };
         let mut draft = Draft::of(DraftTree::new(*context.last().expect("a context has an anchor"), nodes));
         (draft.pushed, draft.efforts) = (1, vec![Effort::default(); drafters]);
         Round {
             context,
             start,
-            // At temperature 0 there is nothing to draw: all rules are the walk.
-            accept: if sampler.params().temp == 0.0 { Accept::Exact } else { accept },
+            accept,
             sampler,
             budget,
             ordinal,

@@ -56,6 +56,38 @@ fn under_exact_the_first_guess_is_the_pick() {
     }
 }
 
+/// What is verified fits what is left of the text, whatever the rule and whoever chooses how much to guess.
+#[test]
+fn trees_fit_the_room() {
+    for params in samplings() {
+        for accept in [Accept::Exact, Accept::Rejection, Accept::Typical] {
+            for (nodes, room) in [Nodes::Auto(63), Nodes::Fixed(63)].into_iter().flat_map(|n| [(n, 2), (n, 3), (n, 40)])
+            {
+                let mut sampler = Sampler::new(params.clone(), 1, VOCAB, |_| vec![]).unwrap();
+                let mut budget = Budget::new(nodes, 2);
+                let plain = Draft::of(DraftTree::new(3, 1));
+                let second = std::time::Duration::from_secs(1);
+                let times = crate::spec::tally::Times { verify: second, ..Default::default() };
+                budget.learn(&plain, &[4], times, second);
+                let setting = Setting { context: &[1, 2, 3], start: 0, room, ordinal: 5, accept, drafters: 2 };
+                let mut round = Round::new(setting, &mut sampler, &mut budget);
+                for drafter in 0..2 {
+                    let mut node = Some(0);
+                    let turn = round.turn(drafter);
+                    while let Some(parent) = node.take().filter(|_| turn) {
+                        let mut drawn = vec![];
+                        round.draw(parent, &logits(parent as u64), 2, 0.0, &mut drawn);
+                        node = drawn.first().copied().filter(|&node| node != parent);
+                    }
+                }
+                let draft = round.finish();
+                let what = format!("{accept:?} {nodes:?} {room} {params:?}");
+                assert!(draft.tree().nodes().len() <= room, "{what}: {}", draft.tree().nodes().len());
+            }
+        }
+    }
+}
+
 #[test]
 fn under_rejection_guesses_have_the_distribution_they_claim() {
     let params = SampleParams { temp: 1.0, top_k: 6, top_p: 1.0, min_p: 0.0, ..SampleParams::default() };
