@@ -9,6 +9,7 @@
 //! `V` vocabulary; row-major, written `[T, D]`.
 
 pub mod cpu;
+pub mod timed;
 
 use crate::{gguf::TensorView, tree::Token};
 use anyhow::Result;
