@@ -44,6 +44,16 @@ pub struct BenchArgs {
     /// Milliseconds to measure each rate of the machine for [default: 80]
     #[arg(long, value_name = "MS", conflicts_with = "prompts", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub rate_time: Option<u16>,
+    /// Also profile steps over so many rows, op by op [default: 1,8]
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        default_missing_values = ["1", "8"],
+        conflicts_with_all = ["prompts", "against"]
+    )]
+    pub profile: Vec<usize>,
     /// Measure in turns with another binary: its path, or a command of the shell that prints the JSON of foretoken bench or
     /// of llama-bench
     #[arg(long, value_name = "CMD", conflicts_with = "prompts")]

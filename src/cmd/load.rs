@@ -5,8 +5,8 @@
 use super::Usage;
 use super::memory::{self, Need, size};
 use super::report::{Report, Unit};
-use crate::backend::KvType;
 use crate::backend::cpu::{Cpu, team};
+use crate::backend::{Backend, KvType};
 use crate::cli::{Activations, ModelArgs};
 use crate::engine::Session;
 use crate::gguf::Gguf;
@@ -15,6 +15,7 @@ use crate::model::{Config, Model};
 use crate::text::{ChatTemplate, Tokenizer};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
+use std::convert::identity;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -24,9 +25,9 @@ use std::time::{Duration, Instant};
 pub const DEFAULT_CONTEXT: usize = 4096;
 
 /// A model, ready to run.
-pub struct Opened {
+pub struct Opened<B: Backend = Cpu> {
     /// The weights on their backend.
-    pub model: Arc<Model<Cpu>>,
+    pub model: Arc<Model<B>>,
     /// Positions of a session.
     pub context: usize,
     /// Type of its cache.
@@ -51,14 +52,14 @@ pub struct Language {
     pub told: AtomicBool,
 }
 
-impl Opened {
+impl<B: Backend> Opened<B> {
     /// An empty session.
-    pub fn session(&self) -> Result<Session<Cpu>> {
+    pub fn session(&self) -> Result<Session<B>> {
         Session::new(self.model.clone(), self.context, self.kv)
     }
 
     /// The backend.
-    pub fn backend(&self) -> &Cpu {
+    pub fn backend(&self) -> &B {
         self.model.backend()
     }
 }
@@ -76,9 +77,14 @@ impl Language {
 
 /// Opens the model that `args` name, without its tokenizer.
 pub fn model(args: &ModelArgs, report: &Report) -> Result<Opened> {
+    model_on(args, report, identity)
+}
+
+/// As [`model`], on what `wrap` makes of the backend.
+pub fn model_on<B: Backend>(args: &ModelArgs, report: &Report, wrap: impl FnOnce(Cpu) -> B) -> Result<Opened<B>> {
     let started = Instant::now();
     let gguf = Gguf::open(&args.model)?;
-    let (model, context) = weights(args, &gguf, report)?;
+    let (model, context) = weights(args, &gguf, report, wrap)?;
     Ok(opened(args, &gguf, model, context, started))
 }
 
@@ -88,7 +94,7 @@ pub fn all(args: &ModelArgs, report: &Report) -> Result<(Opened, Language)> {
     let gguf = Gguf::open(&args.model)?;
     let (model, language) = std::thread::scope(|scope| {
         let language = scope.spawn(|| Language::of(&gguf, report));
-        let model = weights(args, &gguf, report);
+        let model = weights(args, &gguf, report, identity);
         (model, language.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let (model, context) = model?;
@@ -100,7 +106,7 @@ pub fn all(args: &ModelArgs, report: &Report) -> Result<(Opened, Language)> {
     Ok((opened(args, &gguf, model, context, started), language))
 }
 
-fn opened(args: &ModelArgs, gguf: &Gguf, model: Model<Cpu>, context: usize, started: Instant) -> Opened {
+fn opened<B: Backend>(args: &ModelArgs, gguf: &Gguf, model: Model<B>, context: usize, started: Instant) -> Opened<B> {
     let (model, file_bytes) = (Arc::new(model), gguf.file_bytes());
     Opened { model, context, kv: args.kv_type, file_bytes, time: started.elapsed() }
 }
@@ -131,7 +137,12 @@ fn backend(args: &ModelArgs) -> Result<Cpu> {
 }
 
 /// Checks that all will fit, then packs the weights. Gives the context size too.
-fn weights(args: &ModelArgs, gguf: &Gguf, report: &Report) -> Result<(Model<Cpu>, usize)> {
+fn weights<B: Backend>(
+    args: &ModelArgs,
+    gguf: &Gguf,
+    report: &Report,
+    wrap: impl FnOnce(Cpu) -> B,
+) -> Result<(Model<B>, usize)> {
     let name = || args.model.display().to_string();
     let config = Config::read(gguf).with_context(name)?;
     let context = context_size(args.ctx_size, config.context);
@@ -143,7 +154,7 @@ fn weights(args: &ModelArgs, gguf: &Gguf, report: &Report) -> Result<(Model<Cpu>
     }
     report.detail(1, format_args!("context {context}, KV cache {}, weights {}", size(need.kv), size(need.weights)));
 
-    let backend = Arc::new(backend(args)?);
+    let backend = Arc::new(wrap(backend(args)?));
     let bar = report.bar("loading", gguf.file_bytes(), Unit::Bytes);
     let model = Model::load(backend, gguf, &mut |done, total| {
         bar.set_length(total);

@@ -68,6 +68,55 @@ fn bench_gives_what_it_was_asked_for() {
 }
 
 #[test]
+fn a_profile_adds_up_to_the_step() {
+    let dir = scratch("bench-profile");
+    let model = write(&dir, "tiny.gguf", &tiny_llama(5, "Q8_0").bytes());
+    let flags = "--prefill 1 --decode 1 --depth 0 -r 1 -t 2 --rate-time 1";
+    let got = json(&format!("bench -m @ {flags} --widths 8,1 --profile --json"), &[&model]);
+    let profiles = got["profile"].as_array().unwrap();
+    assert_eq!(profiles.iter().map(|p| p["rows"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 8]);
+    for (profile, width) in profiles.iter().zip([1, 0]) {
+        let (ops, whole) = (profile["ops"].as_array().unwrap(), profile["ms"].as_f64().unwrap());
+        let get = |op: &Value, key: &str| op[key].as_f64().unwrap_or_else(|| panic!("no {key}: {op}"));
+        let sum = |key: &str| ops.iter().map(|op| get(op, key)).sum::<f64>();
+        let close = |a: f64, b: f64| assert!((a - b).abs() <= 1e-6 * b, "{a} is not {b}: {profile}");
+        let between = get(profile, "between_ms");
+        assert!(whole > 0.0 && between > 0.0 && between < whole, "{profile}");
+        close(sum("ms") + between, whole);
+        close(sum("share") + 100.0 * between / whole, 100.0);
+        close(sum("bound_ms"), get(profile, "bound_ms"));
+        close(get(profile, "percent"), 100.0 * sum("bound_ms") / whole);
+        // What the ops of a step do is what the pass does.
+        for key in ["bytes", "operations"] {
+            close(sum(key), get(&got["widths"][width], key));
+        }
+        for op in ops {
+            let name = op["op"].as_str().unwrap();
+            let works = ["bytes", "activations", "operations"].iter().any(|key| get(op, key) > 0.0);
+            assert_eq!(works && get(op, "bound_ms") > 0.0, name != "move_kv", "{op}");
+            assert!(get(op, "calls") >= 1.0, "{op}");
+        }
+        let names: Vec<_> = ops.iter().map(|op| op["op"].as_str().unwrap()).collect();
+        assert!(names.starts_with(&["embed", "rms_norm attn_norm", "linear attn_q attn_k attn_v"]), "{names:?}");
+        assert!(names.ends_with(&["read", "move_kv", "pick"]), "{names:?}");
+        assert_eq!((&ops[ops.len() - 1]["calls"], &profile["depth"]), (&profile["rows"], &256.into()));
+        assert!(get(profile, "greedy_ms") > 0.0);
+    }
+    assert_eq!(json(&format!("bench -m @ {flags} --widths 1 --json"), &[&model])["profile"], Value::Array(vec![]));
+
+    let out = ok(&format!("bench -m @ {flags} --widths 1 --profile 3,1"), &[&model]);
+    let lines: Vec<String> = out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for head in ["3 rows", "1 row"] {
+        let head = format!("profile {head} at depth 256 calls ms % of step bound ms % of bound");
+        let at = lines.iter().position(|line| *line == head).unwrap_or_else(|| panic!("{head}: {out}"));
+        let table: Vec<&str> = lines[at + 1..].iter().map(String::as_str).take_while(|line| !line.is_empty()).collect();
+        for row in ["linear ffn_gate ffn_up ", "attend ", "pick ", "between ops ", "(pick at --temp 0) ", "step "] {
+            assert!(table.iter().any(|line| line.starts_with(row)), "{row}: {out}");
+        }
+    }
+}
+
+#[test]
 fn default_depths_are_those_that_fit() {
     let dir = scratch("bench-depths");
     let model = write(&dir, "tiny.gguf", &tiny_llama(5, "F32").bytes());
@@ -164,10 +213,20 @@ fn bench_refuses_what_cannot_be_measured() {
         ("--prefill 1 --depth 512 --decode 1", 1, &["--depth 512", "513", "512"]),
         ("--prefill 1 --depth 18446744073709551615", 1, &["18446744073709551615", "512"]),
         ("--prefill 1 --depth 0 -c 300 --widths 45", 1, &["--widths 45", "301", "300"]),
+        ("--profile 0", 2, &["--profile", "0", "64"]),
+        ("--profile 1,65", 2, &["--profile", "65", "64"]),
+        ("--prefill 1 --depth 0 -c 300 --widths 1 --profile 1,45", 1, &["--profile 45", "301", "300"]),
     ] {
         fails(&format!("bench -m @ {flags}"), &[&model], code, parts);
     }
-    for flags in ["--repetitions 0", "--prefill x", "--decode -1", "--rate-time 0", "--against true --prompts file"] {
+    for flags in [
+        "--repetitions 0",
+        "--prefill x",
+        "--decode -1",
+        "--rate-time 0",
+        "--against true --prompts file",
+        "--against true --profile",
+    ] {
         assert_eq!(run(&words(&format!("bench -m @ {flags}"), &[&model]), b"").code, Some(2), "{flags}");
     }
 }

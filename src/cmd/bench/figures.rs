@@ -1,6 +1,7 @@
 //! What `bench` has measured, as one JSON object and as tables.
 
 use super::bound::Speed;
+use super::profile::Profile;
 use crate::backend::cpu::rates::{Rate, Rates};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -24,6 +25,8 @@ pub struct Figures {
     pub decode: Vec<Decode>,
     /// Passes over so many rows.
     pub widths: Vec<Width>,
+    /// Steps, op by op.
+    pub profile: Vec<Profile>,
 }
 
 /// Rates of the machine, in 10^9 a second.
@@ -132,7 +135,7 @@ impl Figures {
                 writeln!(out, "{:>8} {:>10} {ms:>10.2} {times:>10.2} {}", "", w.rows, cells(&w.speed))?;
             }
         }
-        Ok(())
+        self.profile.iter().try_for_each(|profile| profile.print(out))
     }
 }
 

@@ -6,6 +6,8 @@
 //! some depth, as the generation loop does, the choice of a token left out. *Widths* verifies trees of so many
 //! nodes in one pass, logits of all rows, at a context of 256: what a draft of that size costs over none.
 //!
+//! With `--profile` the model is loaded once more, on a backend with a clock, and whole steps are looked into (`profile`).
+//!
 //! Tokens are pseudo-random: nothing here depends on what they say. With `--against` it is `against` that runs, with
 //! `--prompts` it is [`trial`].
 
@@ -13,12 +15,14 @@ mod against;
 mod bound;
 mod figures;
 mod plan;
+mod profile;
 
 use super::report::Report;
 use super::{Usage, load, memory, print, trial};
 use crate::backend::Backend;
 use crate::backend::cpu::rates::Rates;
-use crate::cli::{Activations, BenchArgs, ModelArgs};
+use crate::backend::timed::Timed;
+use crate::cli::{Activations, BenchArgs, ModelArgs, ReportArgs};
 use crate::engine::CHUNK;
 use crate::gguf::Gguf;
 use crate::model::{Config, Input, Model, Rows, State};
@@ -52,18 +56,20 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         return against::run(args, command, &report);
     }
     let mut plan = Plan::of(args);
-    let opened = load::model(&with_room(&args.model, plan.positions())?, &report)?;
+    let model_args = with_room(&args.model, plan.positions())?;
+    let opened = load::model(&model_args, &report)?;
     plan.fit(opened.context, &report)?;
     let (model, backend) = (&*opened.model, opened.backend());
     // Half of what is left: the session takes its share afterwards, when this memory is free again.
     let room = memory::free().map_or(u64::MAX, |free| free / 2);
     let rates = backend.rates(room, Duration::from_millis(args.rate_time.unwrap_or(RATE_TIME).into()))?;
     let state = model.state(plan.positions(), CHUNK, opened.kv)?;
-    let cost = Cost::of(model, opened.kv, args.model.activations == Activations::F32);
+    let widened = args.model.activations == Activations::F32;
+    let cost = Cost::of(model, opened.kv, widened);
     let repetitions = args.repetitions.unwrap_or(REPETITIONS).into();
     let mut bench = Bench { model, state, repetitions, cost, rates: &rates };
     bench.warm_up(&plan)?;
-    let figures = Figures {
+    let mut figures = Figures {
         model: args.model.model.display().to_string(),
         isa: backend.isa().name(),
         threads: backend.threads(),
@@ -72,7 +78,18 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         prefill: bench.prefills(&plan.prefill)?,
         decode: bench.decodes(&plan.decode)?,
         widths: bench.widths(&plan.widths)?,
+        profile: vec![],
     };
+    if !plan.profile.is_empty() {
+        let Bench { state, cost, .. } = bench;
+        // Weights and cache make room for those that come now.
+        drop((state, opened));
+        let silent = Report::new(&ReportArgs { stats: None, quiet: true, verbose: 0 });
+        let opened = load::model_on(&model_args, &silent, |cpu| Timed::new(cpu, widened))?;
+        let state = opened.model.state(plan.positions(), CHUNK, opened.kv)?;
+        let mut bench = Bench { model: &*opened.model, state, repetitions, cost, rates: &rates };
+        figures.profile = bench.profiles(&plan.profile)?;
+    }
     print(&figures, args.json, |out| figures.print(out))
 }
 
@@ -85,8 +102,10 @@ fn check(args: &BenchArgs) -> Result<()> {
     if args.prefill.contains(&0) {
         bail!(zero("--prefill"));
     }
-    if let Some(n) = args.widths.iter().find(|n| !(1..=DraftTree::MAX).contains(n)) {
-        bail!(Usage(format!("--widths has {n}, it takes 1 to {} rows", DraftTree::MAX)));
+    for (name, rows) in [("--widths", &args.widths), ("--profile", &args.profile)] {
+        if let Some(n) = rows.iter().find(|n| !(1..=DraftTree::MAX).contains(n)) {
+            bail!(Usage(format!("{name} has {n}, it takes 1 to {} rows", DraftTree::MAX)));
+        }
     }
     Ok(())
 }
@@ -138,12 +157,18 @@ impl<B: Backend> Bench<'_, B> {
         Ok(())
     }
 
-    /// One pass over a tree of `rows` nodes, none of which is kept: a chain, which reads the most of the cache.
-    fn verify(&mut self, rows: usize) -> Result<()> {
+    /// A tree of `rows` nodes: a chain, which reads the most of the cache.
+    fn tree(&self, rows: usize) -> DraftTree {
         let mut tree = DraftTree::new(self.token(0), rows);
         for i in 1..rows {
             tree.push(i - 1, self.token(i), 0.0);
         }
+        tree
+    }
+
+    /// One pass over a tree of `rows` nodes, none of which is kept.
+    fn verify(&mut self, rows: usize) -> Result<()> {
+        let tree = self.tree(rows);
         self.model.forward(&mut self.state, Input::Tree(&tree), Rows::All)?;
         Ok(())
     }

@@ -36,6 +36,8 @@ pub struct Plan {
     pub decode: Vec<Decoding>,
     /// Batch widths.
     pub widths: Vec<usize>,
+    /// Rows of steps to look into.
+    pub profile: Vec<usize>,
     /// Nobody asked for these depths.
     default_depths: bool,
 }
@@ -52,6 +54,7 @@ impl Plan {
             prefill: args.prefill.clone(),
             decode: decode.collect(),
             widths: args.widths.clone(),
+            profile: args.profile.clone(),
             default_depths: args.depth.is_none(),
         }
     }
@@ -60,8 +63,9 @@ impl Plan {
     fn needs(&self) -> impl Iterator<Item = (String, Option<usize>)> {
         let prefill = self.prefill.iter().map(|&n| (format!("--prefill {n}"), Some(n)));
         let decode = self.decode.iter().map(|d| (format!("--depth {} --decode {}", d.depth, d.tokens), d.positions()));
-        let widths = self.widths.iter().map(|&n| (format!("--widths {n}"), Some(WIDTH_DEPTH + n)));
-        prefill.chain(decode).chain(widths)
+        let rows = [("--widths", &self.widths), ("--profile", &self.profile)].into_iter();
+        let rows = rows.flat_map(|(flag, all)| all.iter().map(move |&n| (format!("{flag} {n}"), Some(WIDTH_DEPTH + n))));
+        prefill.chain(decode).chain(rows)
     }
 
     /// The positions that all of it needs.
