@@ -83,6 +83,8 @@ fn a_profile_adds_up_to_the_step() {
         let between = get(profile, "between_ms");
         assert!(whole > 0.0 && between > 0.0 && between < whole, "{profile}");
         close(sum("ms") + between, whole);
+        let products = |op: &&Value| op["op"] == "attend" || op["op"].as_str().unwrap().starts_with("linear ");
+        close(get(profile, "rest_ms"), whole - ops.iter().filter(products).map(|op| get(op, "ms")).sum::<f64>());
         close(sum("share") + 100.0 * between / whole, 100.0);
         close(sum("bound_ms"), get(profile, "bound_ms"));
         close(get(profile, "percent"), 100.0 * sum("bound_ms") / whole);
@@ -110,7 +112,15 @@ fn a_profile_adds_up_to_the_step() {
         let head = format!("profile {head} at depth 256 calls ms % of step bound ms % of bound");
         let at = lines.iter().position(|line| *line == head).unwrap_or_else(|| panic!("{head}: {out}"));
         let table: Vec<&str> = lines[at + 1..].iter().map(String::as_str).take_while(|line| !line.is_empty()).collect();
-        for row in ["linear ffn_gate ffn_up ", "attend ", "pick ", "between ops ", "(pick at --temp 0) ", "step "] {
+        for row in [
+            "linear ffn_gate ffn_up ",
+            "attend ",
+            "pick ",
+            "between ops ",
+            "(all but linear, attend) ",
+            "(pick at --temp 0) ",
+            "step ",
+        ] {
             assert!(table.iter().any(|line| line.starts_with(row)), "{row}: {out}");
         }
     }

@@ -64,7 +64,8 @@ impl Plan {
         let prefill = self.prefill.iter().map(|&n| (format!("--prefill {n}"), Some(n)));
         let decode = self.decode.iter().map(|d| (format!("--depth {} --decode {}", d.depth, d.tokens), d.positions()));
         let rows = [("--widths", &self.widths), ("--profile", &self.profile)].into_iter();
-        let rows = rows.flat_map(|(flag, all)| all.iter().map(move |&n| (format!("{flag} {n}"), Some(WIDTH_DEPTH + n))));
+        let rows =
+            rows.flat_map(|(flag, all)| all.iter().map(move |&n| (format!("{flag} {n}"), Some(WIDTH_DEPTH + n))));
         prefill.chain(decode).chain(rows)
     }
 

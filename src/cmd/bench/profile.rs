@@ -41,6 +41,8 @@ pub struct Profile {
     ops: Vec<Op>,
     /// Milliseconds that are no op's.
     between_ms: f64,
+    /// Milliseconds of all but products and attention.
+    rest_ms: f64,
     /// Milliseconds that choosing takes at temperature 0, instead of `pick`.
     greedy_ms: f64,
 }
@@ -146,6 +148,8 @@ fn profile(rows: usize, vocab: usize, mut steps: Vec<Step>, cost: &Cost, rates: 
     ops.push(op("pick".into(), rows as u64, logits, mean(&|step| step.pick)));
     let bound_ms = ops.iter().map(|op| op.bound_ms).sum();
     let (ms, taken) = (whole * 1e3, ops.iter().map(|op| op.ms).sum::<f64>());
+    let is_heavy = |op: &&Op| op.op == "attend" || op.op.starts_with("linear");
+    let heavy_ms = ops.iter().filter(is_heavy).map(|op| op.ms).sum::<f64>();
     let greedy_ms = 1e3 * mean(&|step| step.greedy);
     Profile {
         rows,
@@ -155,6 +159,7 @@ fn profile(rows: usize, vocab: usize, mut steps: Vec<Step>, cost: &Cost, rates: 
         percent: 100.0 * bound_ms / ms,
         ops,
         between_ms: ms - taken,
+        rest_ms: ms - heavy_ms,
         greedy_ms,
     }
 }
@@ -176,6 +181,7 @@ impl Profile {
             writeln!(out, "{:>8} {what:<28} {:>6} {part:>10.3} {:>10.1}", "", "", 100.0 * part / ms)
         };
         line("between ops", self.between_ms)?;
+        line("(all but linear, attend)", self.rest_ms)?;
         line("(pick at --temp 0)", self.greedy_ms)?;
         writeln!(
             out,
