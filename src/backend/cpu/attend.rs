@@ -87,8 +87,14 @@ impl Seen {
 
     /// Positions of ancestors, counted likewise, and their slots.
     fn ancestors_in(&self, block: usize) -> impl Iterator<Item = (usize, usize)> {
-        let (run, ancestors, all) = (self.run, self.ancestors, self.all_in(block));
-        let nodes = (0..64).filter(move |&node| ancestors >> node & 1 == 1);
+        let (run, all) = (self.run, self.all_in(block));
+        // Most blocks have none: this is asked of every row in every block.
+        let mut left = if run < (block + 1) * PAGE { self.ancestors } else { 0 };
+        let nodes = std::iter::from_fn(move || {
+            let node = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            node
+        });
         let places = nodes.enumerate().map(move |(depth, node)| (run + depth, run + node));
         places.filter_map(move |(position, slot)| {
             let at = position.checked_sub(block * PAGE)?;
