@@ -188,7 +188,7 @@ impl Cpu {
         let Work { team, attention, .. } = &mut *self.work();
         let Rooms { members, parts } = attention;
         let room = |member: usize| members[member].lock().expect("rooms hold plain floats");
-        if tiles * heads >= 4 * team.threads() {
+        if team.threads() == 1 || tiles * heads >= 4 * team.threads() {
             team.spread(tiles * heads, 1, |member, units| {
                 let Room { queries, scores, part, merged } = &mut *room(member);
                 grow(part, layout.len());
@@ -281,6 +281,8 @@ impl<T: Stored> Call<'_, T> {
         let (group, seen) = (self.group, &self.seen[unit.rows.clone()]);
         grow(scores, seen.len() * group * ROOM);
         let (sums, tops, totals) = layout.split(part);
+        // Now rather than where they are needed: they may have to come from afar.
+        sums.fill(0.0);
 
         let runs = || seen.iter().map(|seen| seen.run_in(block)).filter(|run| !run.is_empty());
         if let (Some(from), Some(to)) = (runs().map(|run| run.start).min(), runs().map(|run| run.end).max()) {
@@ -312,7 +314,6 @@ impl<T: Stored> Call<'_, T> {
             }
         }
 
-        sums.fill(0.0);
         let all = 0..seen.len();
         let from = seen.iter().map(|seen| seen.run_in(block).start).max().unwrap_or(0);
         let to = seen.iter().map(|seen| seen.run_in(block).end).min().unwrap_or(0).max(from);

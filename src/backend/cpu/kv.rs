@@ -26,8 +26,6 @@ pub const PAGE: usize = 128;
 /// Keys and values of all layers.
 pub struct Kv {
     shape: KvShape,
-    /// Slots of a page: [`PAGE`], or all if they are fewer.
-    page: usize,
     /// Memory that was never written takes none.
     data: Piece,
 }
@@ -45,11 +43,10 @@ impl Kv {
             "KV type q8_0 needs a head width that is a multiple of {BLOCK}, this model's is {}: use f16 or f32",
             shape.width
         );
-        let page = shape.slots.next_multiple_of(LANES).clamp(LANES, PAGE);
-        let rounded = KvShape { slots: shape.slots.next_multiple_of(page), ..shape };
+        let rounded = KvShape { slots: shape.slots.next_multiple_of(PAGE), ..shape };
         let bytes = rounded.bytes().max(1);
         let data = Arena::default().take(bytes).with_context(|| format!("allocating {bytes} bytes of KV cache"))?;
-        Ok(Self { shape: rounded, page, data })
+        Ok(Self { shape: rounded, data })
     }
 
     /// Its shape, slots rounded up to whole pages.
@@ -64,7 +61,7 @@ impl Kv {
 
     /// Bytes of one head's keys in a page, and of its values, which follow them.
     pub fn page_bytes(&self) -> usize {
-        self.page * self.head_bytes()
+        PAGE * self.head_bytes()
     }
 
     /// Bytes from a head's values in a page to its keys in the next.
@@ -76,17 +73,17 @@ impl Kv {
     fn at(&self, layer: usize, head: usize, slot: usize) -> usize {
         let KvShape { layers, heads, .. } = self.shape;
         debug_assert!(layer < layers && head < heads);
-        ((slot / self.page * layers + layer) * heads + head) * 2 * self.page_bytes()
+        ((slot / PAGE * layers + layer) * heads + head) * 2 * self.page_bytes()
     }
 
     /// Where the value of a slot begins.
     fn value_at(&self, layer: usize, head: usize, slot: usize) -> usize {
-        self.at(layer, head, slot) + self.page_bytes() + slot % self.page * self.head_bytes()
+        self.at(layer, head, slot) + self.page_bytes() + slot % PAGE * self.head_bytes()
     }
 
     /// Where the strip of a slot begins.
     fn strip_at(&self, layer: usize, head: usize, slot: usize) -> usize {
-        self.at(layer, head, slot) + slot % self.page / LANES * LANES * self.head_bytes()
+        self.at(layer, head, slot) + slot % PAGE / LANES * LANES * self.head_bytes()
     }
 
     /// A strip of keys: those of slots from `LANES * strip` on.
@@ -96,7 +93,7 @@ impl Kv {
 
     /// Values of slots of one page: a row a slot.
     pub fn values(&self, layer: usize, head: usize, slot: usize, count: usize) -> &[u8] {
-        assert!(slot % self.page + count <= self.page, "a run of values ends with its page");
+        assert!(slot % PAGE + count <= PAGE, "a run of values ends with its page");
         &self.data.bytes()[self.value_at(layer, head, slot)..][..count * self.head_bytes()]
     }
 
