@@ -1,12 +1,16 @@
 //! The steps of attention over one block of positions, for the query heads of a tile.
+//!
+//! While keys are read, the values at the same places of the page are asked for, and while values are read, the keys of the
+//! next page: a page is far enough for memory to keep up, and without it one thread takes 2.5 times as long.
 
+#![allow(clippy::needless_range_loop)] // one index into several arrays of registers
+
+use super::ROOM;
 use crate::backend::cpu::kv::{LANES, Stored};
 use crate::backend::cpu::math::{exp, tanh};
 use crate::isa::{Kernel, Simd, load_part};
 use std::marker::PhantomData;
 use std::ops::Range;
-
-use super::ROOM;
 
 /// Query heads that are taken together, at most.
 const TOGETHER: usize = 6;
