@@ -9,6 +9,8 @@
 //! `V` vocabulary; row-major, written `[T, D]`.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod timed;
 
 use crate::{gguf::TensorView, tree::Token};
