@@ -134,6 +134,15 @@ pub struct Rope {
     pub pairing: Pairing,
 }
 
+impl Rope {
+    /// Cosines and sines `[T, R/2]` for rows at these positions, the magnitude in them.
+    pub fn angles(&self, positions: &[u32]) -> [Vec<f32>; 2] {
+        let pairs = || positions.iter().flat_map(|&p| self.frequencies.iter().map(move |f| f64::from(p) * f));
+        let times = |x: f64| x as f32 * self.magnitude;
+        [pairs().map(|angle| times(angle.cos())).collect(), pairs().map(|angle| times(angle.sin())).collect()]
+    }
+}
+
 /// The gate's non-linearity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {

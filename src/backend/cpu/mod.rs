@@ -12,7 +12,7 @@ mod math;
 mod rates;
 mod rows;
 pub mod team;
-mod weight;
+pub(super) mod weight;
 
 use super::rates::Rates;
 use super::{Activation, Attention, Backend, Description, KvShape, KvType, Product, Rope, Span};
@@ -510,13 +510,7 @@ impl Cpu {
         if cached.len() == KEPT {
             cached.remove(0);
         }
-        let pairs = || positions.iter().flat_map(|&p| rope.frequencies.iter().map(move |f| f64::from(p) * f));
-        let magnitude = rope.magnitude;
-        Angles {
-            rope: rope.clone(),
-            positions: positions.to_vec(),
-            cos: pairs().map(|angle| angle.cos() as f32 * magnitude).collect(),
-            sin: pairs().map(|angle| angle.sin() as f32 * magnitude).collect(),
-        }
+        let [cos, sin] = rope.angles(positions);
+        Angles { rope: rope.clone(), positions: positions.to_vec(), cos, sin }
     }
 }
