@@ -54,6 +54,9 @@ pub struct Step {
 /// sums of the first and of the last sixteen quants (i32).
 pub const INFO_BYTES: usize = 16;
 
+/// Quantised activations have room for a multiple of so many rows: what lies beyond a batch is read, but not used.
+pub const ROOM: usize = 64;
+
 /// `quantise(x: *f32, quants: *i8, info: *Info, blocks: i32)`: `[T, D]` to int8 in blocks of 32, `D` a multiple of 32; quants
 /// are `[T, D]`, [`INFO_BYTES`] bytes a block `[T, D/32]`.
 pub fn quantise(rows: usize, cols: usize) -> Launch {
@@ -69,9 +72,10 @@ pub const DOT_ROWS: usize = 4;
 
 /// The product kernel for a batch of `rows` rows and a weight of `outputs` rows.
 ///
-/// Integer formats, `{format}_dot{1,2,4}` and `{format}_mma{8,16,32,64}`:
+/// Integer formats, `{format}_dot{1,2,4}` and `{format}_mma{8,16,32,64}` (some lack the last):
 /// `(quants: *u8, steps: *u8, blocks: *u8, x: *i8, info: *Info, bias: *f32 or null, out: *f32, outputs: i32, cols: i32,
-/// rows: i32)`; the first three are the weight's arrays (see [`super::pack::Layout`]), the next two what `quantise` gave.
+/// rows: i32)`; the first three are the weight's arrays (see [`super::pack::Layout`]), the next two what `quantise` gave,
+/// with [`ROOM`].
 ///
 /// Float formats, `{format}_dot{1,2,4,8}`:
 /// `(weights: *u8, x: *f32, bias: *f32 or null, out: *f32, outputs: i32, cols: i32, rows: i32)`.
@@ -93,12 +97,18 @@ pub fn product_as(format: &Format, outputs: usize, rows: usize, unit: Unit) -> L
     let (name, widths): (_, &[usize]) = match unit {
         Unit::Dot if format.int8 => ("dot", &[1, 2, 4]),
         Unit::Dot => ("dot", &[1, 2, 4, 8]),
+        Unit::Mma if is_narrow(format) => ("mma", &[8, 16, 32]),
         Unit::Mma => ("mma", &[8, 16, 32, 64]),
     };
     let width = *widths.iter().find(|&&width| width >= rows).unwrap_or(&widths[widths.len() - 1]);
     let module = module(format);
     let kernel = format!("{module}_{name}{width}");
     Launch::new(&module, kernel, (rows.div_ceil(width), outputs.div_ceil(TILE), 1), 32 * PARTS)
+}
+
+/// Whether a format's widest kernel would need more registers than there are, and so is left out.
+fn is_narrow(format: &Format) -> bool {
+    matches!(format.name, "Q2_K" | "Q3_K" | "Q5_1" | "Q5_K" | "Q6_K")
 }
 
 /// The module of a weight format.
