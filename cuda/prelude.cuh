@@ -59,6 +59,8 @@ DEVICE uint32_t permute(uint32_t a, uint32_t b, uint32_t s) {
 DEVICE float as_float(uint32_t x) { return __uint_as_float(x); }
 DEVICE uint32_t as_bits(float x) { return __float_as_uint(x); }
 DEVICE int population(uint64_t x) { return __popcll(x); }
+// The number of the lowest bit that is set.
+DEVICE int lowest_bit(uint64_t x) { return __ffsll((long long)x) - 1; }
 // From the lane whose number differs in the bits of mask; all 32 lanes take part.
 template <class T> DEVICE T shuffle_xor(T x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, 32); }
 #endif

@@ -108,8 +108,8 @@ static double now() {
 static void set_order() {
     const char *word = getenv("EMULATED_ORDER");
     if (!word || !strcmp(word, "forward")) return;
-    emulator::order = strcmp(word, "reverse") ? emulator::RANDOM : emulator::REVERSE;
-    emulator::seed = emulator::order == emulator::RANDOM ? strtoull(word, nullptr, 10) : 1;
+    emulator::process_order = strcmp(word, "reverse") ? emulator::RANDOM : emulator::REVERSE;
+    emulator::process_seed = strtoull(word, nullptr, 10);
 }
 
 API cuInit(unsigned) {
@@ -329,7 +329,9 @@ API cuGetErrorString(int error, const char **text) {
 
 // ---------------------------------------------------------------------------------------- for the tests of single kernels
 
+// The order of what this thread launches.
 extern "C" __attribute__((visibility("default"))) void emulator_set_order(int order, uint64_t seed) {
-    emulator::order = (emulator::Order)order;
-    emulator::seed = seed;
+    emulator::own_order = true;
+    emulator::thread_order = (emulator::Order)order;
+    emulator::thread_seed = seed;
 }

@@ -75,8 +75,12 @@ constexpr unsigned MOST_THREADS = 1024;
 constexpr size_t SHOWN = 64;
 
 enum Order { FORWARD, REVERSE, RANDOM };
-inline Order order = FORWARD;
-inline uint64_t seed = 1;
+// Of the whole process, and of this thread when it has one of its own.
+inline Order process_order = FORWARD;
+inline uint64_t process_seed = 1;
+inline thread_local bool own_order = false;
+inline thread_local Order thread_order;
+inline thread_local uint64_t thread_seed;
 
 struct Warp {
     unsigned arrived;
@@ -186,15 +190,15 @@ inline void begin(Block &b) {
     }
 }
 
-inline void run_block(Block &b, uint64_t random) {
+inline void run_block(Block &b, Order order, uint64_t random) {
     begin(b);
     const unsigned n = b.fibers.size(), warps = b.warps.size();
     auto below = [&](unsigned m) {
         random ^= random << 13, random ^= random >> 7, random ^= random << 17;
         return (unsigned)(random >> 33) % m;
     };
-    auto mix = [&](std::vector<unsigned> &order) {
-        for (unsigned i = order.size(); i-- > 1;) std::swap(order[i], order[below(i + 1)]);
+    auto mix = [&](std::vector<unsigned> &all) {
+        for (unsigned i = all.size(); i-- > 1;) std::swap(all[i], all[below(i + 1)]);
     };
     std::vector<unsigned> warp_order(warps), lane_order(32);
     for (unsigned i = 0; i < warps; i++) warp_order[i] = order == REVERSE ? warps - 1 - i : i;
@@ -228,11 +232,13 @@ inline void run(dim3 grid, dim3 threads, const std::function<void()> &body) {
     b.threads = threads;
     b.grid = grid;
     b.body = &body;
+    const Order order = own_order ? thread_order : process_order;
+    const uint64_t seed = own_order ? thread_seed : process_seed;
     const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
     for (uint64_t i = 0; i < blocks; i++) {
         const uint64_t at = order == REVERSE ? blocks - 1 - i : i;
         b.index = {(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y), (unsigned)(at / ((uint64_t)grid.x * grid.y))};
-        run_block(b, seed * 0x9e3779b97f4a7c15ull + at + 1);
+        run_block(b, order, seed * 0x9e3779b97f4a7c15ull + at + 1);
     }
 }
 
@@ -316,6 +322,7 @@ DEVICE uint32_t as_bits(float x) {
     return u;
 }
 DEVICE int population(uint64_t x) { return __builtin_popcountll(x); }
+DEVICE int lowest_bit(uint64_t x) { return __builtin_ffsll(x) - 1; }
 
 // Fragments as the PTX manual lays them out (see prelude.cuh): the last lane to come multiplies for all.
 struct Fragments {
