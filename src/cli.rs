@@ -4,6 +4,7 @@
 
 mod bench;
 mod chat;
+mod device;
 mod draft;
 mod features;
 mod parse;
@@ -20,7 +21,7 @@ pub use shard::Shard;
 pub use template::TemplateArgs;
 pub use text::{ShapeArgs, TextArgs};
 
-use crate::backend::KvType;
+use crate::backend::{Device, KvType};
 use crate::isa::Isa;
 use clap::builder::{OsStringValueParser, TryMapValueParser, TypedValueParser, ValueParserFactory};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -184,10 +185,13 @@ pub struct ModelArgs {
     /// Context length in tokens; 0 is the model's own [default: the model's own, at most 4096]
     #[arg(short, long, value_name = "N")]
     pub ctx_size: Option<usize>,
+    /// Where to run: auto (a GPU that can hold the model, else the CPU), cpu, cuda or cuda:N; "list" lists what is there
+    #[arg(long, value_name = "auto|cpu|cuda[:N]|list", default_value = "auto", value_parser = device::DeviceParser)]
+    pub device: Device,
     /// Threads [default: physical cores this process may use]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Instruction set [default: the best this CPU has]
+    /// Instruction set of the CPU [default: the best it has]
     #[arg(long, value_name = "NAME")]
     pub isa: Option<Isa>,
     /// Type of the KV cache

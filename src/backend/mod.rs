@@ -11,10 +11,17 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod device;
+pub mod rates;
 pub mod timed;
+
+pub use device::Device;
 
 use crate::{gguf::TensorView, tree::Token};
 use anyhow::Result;
+use rates::Rates;
+use std::fmt;
+use std::time::Duration;
 
 /// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -127,6 +134,15 @@ pub struct Rope {
     pub pairing: Pairing,
 }
 
+impl Rope {
+    /// Cosines and sines `[T, R/2]` for rows at these positions, the magnitude in them.
+    pub fn angles(&self, positions: &[u32]) -> [Vec<f32>; 2] {
+        let pairs = || positions.iter().flat_map(|&p| self.frequencies.iter().map(move |f| f64::from(p) * f));
+        let times = |x: f64| x as f32 * self.magnitude;
+        [pairs().map(|angle| times(angle.cos())).collect(), pairs().map(|angle| times(angle.sin())).collect()]
+    }
+}
+
 /// The gate's non-linearity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -146,6 +162,28 @@ pub struct Product<'a, B: Backend> {
     pub out: &'a mut B::Mat,
 }
 
+/// What a backend runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// `cpu`, or the kind and number of a device.
+    pub device: String,
+    /// What its kernels are made for: the bits of results may depend on it.
+    pub isa: String,
+    /// Threads of the CPU that work.
+    pub threads: usize,
+    /// What people call it, where it is no CPU.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            None => write!(f, "{} with {} threads", self.isa, self.threads),
+            Some(name) => write!(f, "{} ({name}, {})", self.device, self.isa),
+        }
+    }
+}
+
 /// A device that can run the forward pass.
 pub trait Backend: Sized + Send + Sync + 'static {
     /// Activations `[rows, cols]` in f32, allocated for a most number of rows.
@@ -158,6 +196,17 @@ pub trait Backend: Sized + Send + Sync + 'static {
     type Vector: Send + Sync;
     /// Keys and values of all layers.
     type Kv: Send;
+
+    /// What it runs on.
+    fn describe(&self) -> Description;
+    /// Free bytes of its own memory; none where it works in that of the system.
+    fn own_memory(&self) -> Result<Option<u64>>;
+    /// Bytes that this tensor takes once it is loaded.
+    fn packed_bytes(&self, tensor: &TensorView<'_>) -> u64;
+    /// Measures the machine, `each` long for every rate, in at most about `room` bytes.
+    fn rates(&self, room: u64, each: Duration) -> Result<Rates>;
+    /// Returns when all ops that were called are done; for clocks.
+    fn wait(&self) {}
 
     /// Packs a matrix `[rows, cols]` for products.
     fn weight(&self, tensor: &TensorView<'_>) -> Result<Self::Weight>;

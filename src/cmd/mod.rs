@@ -23,6 +23,7 @@ pub mod manual;
 pub mod memory;
 pub mod paint;
 pub mod perplexity;
+pub mod place;
 pub mod prompt;
 pub mod report;
 pub mod request;

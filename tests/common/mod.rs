@@ -5,8 +5,7 @@ pub mod blocks;
 pub mod cli;
 pub mod drafters;
 pub mod eagles;
-#[cfg(target_os = "linux")]
-pub mod emulated;
+pub mod emulator;
 pub mod gbnf;
 pub mod gguf_writer;
 pub mod limits;

@@ -70,7 +70,8 @@ impl Layout {
         let tile = if format.int8 {
             let Recipe { planes, halves, bytes, .. } = recipe(format);
             let words: usize = planes.iter().sum();
-            let (per_step, per_block) = if format.block == STEP { (2 * halves + bytes, 0) } else { (bytes, 2 * halves) };
+            let (per_step, per_block) =
+                if format.block == STEP { (2 * halves + bytes, 0) } else { (bytes, 2 * halves) };
             [steps * words * 4, steps * per_step, cols / format.block * per_block]
         } else {
             [steps * STEP * format.bytes, 0, 0]
