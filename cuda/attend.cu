@@ -23,7 +23,7 @@ template <int Q> struct Room {
     // Staged keys; afterwards the sums of the groups of threads, [group][Q][width].
     alignas(16) float stage[BLOCK * STRIDE];
     alignas(16) float q[Q][MOST_WIDTH];
-    float weights[BLOCK][Q];
+    alignas(16) float weights[BLOCK][Q];
     int slot[BLOCK];
     // Per query: the last and the first position it sees.
     int last[Q], lowest[Q];
@@ -102,7 +102,7 @@ template <class T, int Q> struct Attend {
                 room.slot[threadIdx.x] = slot;
                 __syncthreads();
                 score(start, from, to);
-                weigh(from, to);
+                weigh();
                 what(from, to);
                 __syncthreads();
             }
@@ -116,13 +116,26 @@ template <class T, int Q> struct Attend {
         float scores[Q];
 #pragma unroll
         for (int i = 0; i < Q; i++) scores[i] = 0.0f;
+        // A chunk is asked for while the one before it is worked on: a thread has four elements of every sixteenth key.
+        typename T::Four ahead[CHUNK / 4];
+        const auto ask = [&](int chunk) {
+            const int fours = chunk_width(chunk) / 4;
+#pragma unroll
+            for (int i = 0; i < CHUNK / 4; i++) {
+                const int at = (tid + i * BLOCK) / fours, four = (tid + i * BLOCK) % fours;
+                if (i < fours && room.slot[at] >= 0) ahead[i] = T::four(keys, room.slot[at], shape.slots, width, chunk + four * 4);
+            }
+        };
+        ask(0);
         for (int chunk = 0; chunk < width; chunk += CHUNK) {
-            const int fours = (width - chunk < CHUNK ? width - chunk : CHUNK) / 4;
-            for (int i = tid; i < BLOCK * fours; i += BLOCK) {
-                const int at = i / fours, four = i % fours, slot = room.slot[at];
-                if (slot >= 0) *(float4 *)(room.stage + at * STRIDE + four * 4) = T::four(keys, slot, shape.slots, width, chunk + four * 4);
+            const int fours = chunk_width(chunk) / 4;
+#pragma unroll
+            for (int i = 0; i < CHUNK / 4; i++) {
+                const int at = (tid + i * BLOCK) / fours, four = (tid + i * BLOCK) % fours;
+                if (i < fours && room.slot[at] >= 0) *(float4 *)(room.stage + at * STRIDE + four * 4) = T::widen(ahead[i]);
             }
             __syncthreads();
+            if (chunk + CHUNK < width) ask(chunk + CHUNK);
             for (int four = 0; four < fours; four++) {
                 const float4 k = *(const float4 *)(room.stage + tid * STRIDE + four * 4);
 #pragma unroll
@@ -167,28 +180,44 @@ template <class T, int Q> struct Attend {
         if (tid < Q) room.total[tid] = room.found[0][tid] + room.found[1][tid] + room.found[2][tid] + room.found[3][tid];
     }
 
-    // Groups of threads that share the values' rows between them.
-    DEVICE_MEMBER int groups() const { return BLOCK / (shape.width / 2); }
+    DEVICE_MEMBER int chunk_width(int chunk) const { return shape.width - chunk < CHUNK ? shape.width - chunk : CHUNK; }
 
-    // The weighted sum of values: a thread takes two elements of every groups()-th position.
-    DEVICE_MEMBER void weigh(int from, int to) {
-        const int pairs = shape.width / 2, group = threadIdx.x / pairs, element = threadIdx.x % pairs * 2;
-        float2 sums[Q];
+    // Groups of threads that share the values' rows between them.
+    DEVICE_MEMBER int groups() const { return BLOCK / (shape.width / 4); }
+
+    // The weighted sum of values: a thread takes four elements of every groups()-th position.
+    DEVICE_MEMBER void weigh() {
+        const int AHEAD = 8;
+        const int fours = shape.width / 4, group = threadIdx.x / fours, element = threadIdx.x % fours * 4;
+        float4 sums[Q];
 #pragma unroll
-        for (int i = 0; i < Q; i++) sums[i] = make_float2(0.0f, 0.0f);
+        for (int i = 0; i < Q; i++) sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (group < groups()) {
-            for (int at = group; at < BLOCK; at += groups()) {
-                const int slot = room.slot[at];
-                if (slot < 0) break;
-                const float2 v = T::two(values, slot, shape.slots, shape.width, element);
+            for (int start = group; start < BLOCK; start += AHEAD * groups()) {
+                typename T::Four ahead[AHEAD];
+                bool seen[AHEAD];
 #pragma unroll
-                for (int i = 0; i < Q; i++) {
-                    sums[i].x = fmaf(room.weights[at][i], v.x, sums[i].x);
-                    sums[i].y = fmaf(room.weights[at][i], v.y, sums[i].y);
+                for (int j = 0; j < AHEAD; j++) {
+                    const int at = start + j * groups(), slot = at < BLOCK ? room.slot[at] : -1;
+                    seen[j] = slot >= 0;
+                    if (seen[j]) ahead[j] = T::four(values, slot, shape.slots, shape.width, element);
+                }
+#pragma unroll
+                for (int j = 0; j < AHEAD; j++) {
+                    if (!seen[j]) break;
+                    const float4 v = T::widen(ahead[j]);
+                    const float *weights = room.weights[start + j * groups()];
+#pragma unroll
+                    for (int i = 0; i < Q; i++) {
+                        sums[i].x = fmaf(weights[i], v.x, sums[i].x);
+                        sums[i].y = fmaf(weights[i], v.y, sums[i].y);
+                        sums[i].z = fmaf(weights[i], v.z, sums[i].z);
+                        sums[i].w = fmaf(weights[i], v.w, sums[i].w);
+                    }
                 }
             }
 #pragma unroll
-            for (int i = 0; i < Q; i++) *(float2 *)(room.stage + (group * Q + i) * shape.width + element) = sums[i];
+            for (int i = 0; i < Q; i++) *(float4 *)(room.stage + (group * Q + i) * shape.width + element) = sums[i];
         }
         __syncthreads();
     }
@@ -225,6 +254,7 @@ extern "C" __global__ void attend_merge(const float *scratch, const Step *step, 
     const int unit = blockIdx.x, last = position(unit / (shape.heads * shape.group), step->base, ancestors);
     const int first_block = lowest_position(last, shape.window) / BLOCK;
     float top = NEGATIVE_INFINITY, total = 0.0f, sums[2] = {0.0f, 0.0f};
+#pragma unroll 4
     for (int block = first_block; block <= last / BLOCK; block++) {
         const float *of = scratch + ((size_t)unit * shape.blocks + block) * (shape.width + 2);
         float old_factor, new_factor;
@@ -299,11 +329,9 @@ DEVICE void attend_whole(const float *q, const uint8_t *keys, const uint8_t *val
     ATTEND(split, type, name, 1)    \
     ATTEND(split, type, name, 4)    \
     ATTEND(split, type, name, 8)    \
-    ATTEND(split, type, name, 16)   \
     ATTEND(whole, type, name, 1)    \
     ATTEND(whole, type, name, 4)    \
-    ATTEND(whole, type, name, 8)    \
-    ATTEND(whole, type, name, 16)
+    ATTEND(whole, type, name, 8)
 
 ATTEND_TYPE(F32, f32)
 ATTEND_TYPE(F16, f16)

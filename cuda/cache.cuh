@@ -9,14 +9,12 @@ struct F32 {
     static DEVICE_MEMBER void round(float x, bool inside, uint8_t *part, size_t slot, int slots, int width, int at) {
         if (inside) ((float *)part)[slot * width + at] = x;
     }
-    // Elements at and at + 1 of a slot.
-    static DEVICE_MEMBER float2 two(const uint8_t *part, size_t slot, int slots, int width, int at) {
-        return *(const float2 *)((const float *)part + slot * width + at);
-    }
-    // Elements at .. at + 4 of a slot.
-    static DEVICE_MEMBER float4 four(const uint8_t *part, size_t slot, int slots, int width, int at) {
+    // Elements at .. at + 4 of a slot as they are stored, and widened.
+    typedef float4 Four;
+    static DEVICE_MEMBER Four four(const uint8_t *part, size_t slot, int slots, int width, int at) {
         return *(const float4 *)((const float *)part + slot * width + at);
     }
+    static DEVICE_MEMBER float4 widen(Four x) { return x; }
 };
 
 struct F16 {
@@ -26,16 +24,12 @@ struct F16 {
     static DEVICE_MEMBER void round(float x, bool inside, uint8_t *part, size_t slot, int slots, int width, int at) {
         if (inside) ((uint16_t *)part)[slot * width + at] = float_to_half(x);
     }
-    static DEVICE_MEMBER float2 two(const uint8_t *part, size_t slot, int slots, int width, int at) {
-        return widen(*(const uint32_t *)((const uint16_t *)part + slot * width + at));
+    typedef uint2 Four;
+    static DEVICE_MEMBER Four four(const uint8_t *part, size_t slot, int slots, int width, int at) {
+        return *(const uint2 *)((const uint16_t *)part + slot * width + at);
     }
-    static DEVICE_MEMBER float4 four(const uint8_t *part, size_t slot, int slots, int width, int at) {
-        const uint2 words = *(const uint2 *)((const uint16_t *)part + slot * width + at);
-        const float2 low = widen(words.x), high = widen(words.y);
-        return make_float4(low.x, low.y, high.x, high.y);
-    }
-    static DEVICE_MEMBER float2 widen(uint32_t both) {
-        return make_float2(half_to_float((uint16_t)both), half_to_float((uint16_t)(both >> 16)));
+    static DEVICE_MEMBER float4 widen(Four x) {
+        return make_float4(half_to_float((uint16_t)x.x), half_to_float((uint16_t)(x.x >> 16)), half_to_float((uint16_t)x.y), half_to_float((uint16_t)(x.y >> 16)));
     }
 };
 
@@ -58,14 +52,16 @@ struct Q8_0 {
         ((int8_t *)part)[slot * width + at] = (int8_t)(int)rintf(x * inverse);
         if (at % 32 == 0) *scale_at(part, slot, slots, width, at) = float_to_half(scale);
     }
-    static DEVICE_MEMBER float2 two(const uint8_t *part, size_t slot, int slots, int width, int at) {
-        const uint16_t both = *(const uint16_t *)(part + slot * width + at);
-        const float scale = half_to_float(*scale_at(part, slot, slots, width, at));
-        return make_float2((float)(int8_t)both * scale, (float)(int8_t)(both >> 8) * scale);
+    struct Four {
+        uint32_t quants;
+        uint16_t scale;
+    };
+    static DEVICE_MEMBER Four four(const uint8_t *part, size_t slot, int slots, int width, int at) {
+        return {*(const uint32_t *)(part + slot * width + at), *scale_at(part, slot, slots, width, at)};
     }
-    static DEVICE_MEMBER float4 four(const uint8_t *part, size_t slot, int slots, int width, int at) {
-        const uint32_t all = *(const uint32_t *)(part + slot * width + at);
-        const float scale = half_to_float(*scale_at(part, slot, slots, width, at));
-        return make_float4((float)(int8_t)all * scale, (float)(int8_t)(all >> 8) * scale, (float)(int8_t)(all >> 16) * scale, (float)(int8_t)(all >> 24) * scale);
+    static DEVICE_MEMBER float4 widen(Four x) {
+        const float scale = half_to_float(x.scale);
+        const int32_t q = (int32_t)x.quants;
+        return make_float4((float)(int8_t)q * scale, (float)(int8_t)(q >> 8) * scale, (float)(int8_t)(q >> 16) * scale, (float)(int8_t)(q >> 24) * scale);
     }
 };

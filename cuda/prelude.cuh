@@ -61,6 +61,12 @@ DEVICE uint32_t as_bits(float x) { return __float_as_uint(x); }
 DEVICE int population(uint64_t x) { return __popcll(x); }
 // The number of the lowest bit that is set.
 DEVICE int lowest_bit(uint64_t x) { return __ffsll((long long)x) - 1; }
+DEVICE uint64_t high_product(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
+DEVICE int leading_zeros(uint64_t x) { return __clzll((long long)x); }
+DEVICE uint64_t double_bits(double x) { return (uint64_t)__double_as_longlong(x); }
+DEVICE double as_double(uint64_t x) { return __longlong_as_double((long long)x); }
+// What was there before.
+DEVICE int atomic_add(int *at, int x) { return atomicAdd(at, x); }
 // From the lane whose number differs in the bits of mask; all 32 lanes take part.
 template <class T> DEVICE T shuffle_xor(T x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, 32); }
 #endif

@@ -323,6 +323,19 @@ DEVICE uint32_t as_bits(float x) {
 }
 DEVICE int population(uint64_t x) { return __builtin_popcountll(x); }
 DEVICE int lowest_bit(uint64_t x) { return __builtin_ffsll(x) - 1; }
+DEVICE uint64_t high_product(uint64_t a, uint64_t b) { return (unsigned __int128)a * b >> 64; }
+DEVICE int leading_zeros(uint64_t x) { return x ? __builtin_clzll(x) : 64; }
+DEVICE uint64_t double_bits(double x) {
+    uint64_t u;
+    memcpy(&u, &x, 8);
+    return u;
+}
+DEVICE double as_double(uint64_t x) {
+    double d;
+    memcpy(&d, &x, 8);
+    return d;
+}
+DEVICE int atomic_add(int *at, int x) { return __atomic_fetch_add(at, x, __ATOMIC_RELAXED); }
 
 // Fragments as the PTX manual lays them out (see prelude.cuh): the last lane to come multiplies for all.
 struct Fragments {

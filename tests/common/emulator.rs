@@ -45,7 +45,8 @@ pub fn folder() -> Option<&'static Path> {
 fn compiler() -> Option<String> {
     let named = std::env::var("CXX").ok();
     let known = ["c++", "g++", "clang++"].map(String::from);
-    let works = |name: &String| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    let works =
+        |name: &String| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
     named.into_iter().chain(known).find(works)
 }
 
@@ -96,7 +97,13 @@ fn compile(compiler: &str, sources: &[PathBuf], to: &Path) -> Vec<PathBuf> {
                 loop {
                     let Some(source) = next.lock().unwrap().next() else { break };
                     let mut command = Command::new(compiler);
-                    run(command.args(FLAGS).args(faster()).args(["-x", "c++", "-c"]).arg(source).arg("-o").arg(object(source)));
+                    run(command
+                        .args(FLAGS)
+                        .args(faster())
+                        .args(["-x", "c++", "-c"])
+                        .arg(source)
+                        .arg("-o")
+                        .arg(object(source)));
                 }
             });
         }

@@ -69,10 +69,7 @@ fn elementwise_kernels_are_the_cpus() {
         // The second half of the columns to the start of a wider matrix.
         let (at, wide) = (cols / 2, cols + 3);
         let to = Buffer::of(&vec![-1.0f32; 7 * wide]);
-        launch(
-            &kernels::columns(cols - at, 7),
-            args![&from, &to, cols, at, wide, 2usize, cols - at, 7usize],
-        );
+        launch(&kernels::columns(cols - at, 7), args![&from, &to, cols, at, wide, 2usize, cols - at, 7usize]);
         let mut want = vec![-1.0; 7 * wide];
         for row in 0..7 {
             want[row * wide + 2..][..cols - at].copy_from_slice(&x[row * cols + at..(row + 1) * cols]);
@@ -106,7 +103,11 @@ fn quantised_activations_are_the_cpus() {
                 for (i, want) in want.iter().enumerate() {
                     assert_eq!(quants[8 * i..8 * i + 8], want.quants, "block {i}");
                     let [low, high] = want.halves.map(|sum| sum as u32);
-                    assert_eq!(info[4 * i..4 * i + 4], [want.scale.to_bits(), want.sum.to_bits(), low, high], "block {i}");
+                    assert_eq!(
+                        info[4 * i..4 * i + 4],
+                        [want.scale.to_bits(), want.sum.to_bits(), low, high],
+                        "block {i}"
+                    );
                 }
                 cases += 1;
             }
@@ -176,7 +177,12 @@ fn heads_are_turned_as_the_cpu_turns_them() {
                 args![&it, &cos, &sin, cols, width, turned / 2, 5usize],
             );
             let mut want = mat(&cpu, &x, cols);
-            cpu.rope(&mut want, width, &Rope { frequencies: frequencies.clone(), magnitude: 1.19, pairing }, &positions);
+            cpu.rope(
+                &mut want,
+                width,
+                &Rope { frequencies: frequencies.clone(), magnitude: 1.19, pairing },
+                &positions,
+            );
             same_bits("rope", &it.read(5 * cols), want.values());
             cases += 1;
         }
@@ -220,37 +226,4 @@ fn table_rows_are_widened_as_the_cpu_widens_them() {
         }
     }
     println!("{cases} cases, all equal to the bit");
-}
-
-#[test]
-fn the_largest_logit_is_found() {
-    if !is_there() {
-        return;
-    }
-    let mut random = Random(36);
-    let inf = f32::INFINITY;
-    for (vocab, order) in [1, 31, 1000, 1024, 5000].into_iter().zip(ORDERS.into_iter().cycle()) {
-        set_order(order);
-        let mut x = random.normals(8 * vocab);
-        let mut want: Vec<u32> = x
-            .chunks_exact(vocab)
-            .map(|row| (0..vocab).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a))).unwrap() as u32)
-            .collect();
-        // Ties; a NaN; +inf; all masked; all masked but one.
-        let mut set = |row: usize, token: u32, change: &mut dyn FnMut(&mut [f32])| {
-            change(&mut x[row * vocab..(row + 1) * vocab]);
-            want[row] = token;
-        };
-        set(1, 0, &mut |row| row.fill(-2.5));
-        set(2, kernels::NO_TOKEN, &mut |row| row[vocab / 2] = f32::NAN);
-        set(3, kernels::NO_TOKEN, &mut |row| row[vocab - 1] = inf);
-        set(4, kernels::NO_TOKEN, &mut |row| row.fill(-inf));
-        set(5, vocab as u32 - 1, &mut |row| {
-            row.fill(-inf);
-            row[vocab - 1] = -1e30;
-        });
-        let (logits, tokens) = (Buffer::of(&x), Buffer::room(8 * 4));
-        launch(&kernels::arg_max(8), args![&logits, &tokens, vocab]);
-        assert_eq!(tokens.read::<u32>(8), want, "{vocab} logits");
-    }
 }

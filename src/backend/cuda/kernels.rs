@@ -282,7 +282,7 @@ pub fn attend(ty: KvType, shape: &AttendShape, scratch: usize) -> AttendPlan {
 
 /// Queries a thread block takes together.
 fn query_tile(queries: usize) -> usize {
-    [1, 4, 8].into_iter().find(|&tile| tile >= queries).unwrap_or(16)
+    [1, 4].into_iter().find(|&tile| tile >= queries).unwrap_or(8)
 }
 
 /// [`AttendPlan::Split`], whatever the shape.
@@ -312,6 +312,22 @@ pub fn arg_max(rows: usize) -> Launch {
 
 /// What [`arg_max`] gives where there is no answer.
 pub const NO_TOKEN: u32 = u32::MAX;
+
+/// `top_k(logits: *f32, counts: *i32, tokens: *u32, values: *f32, vocab: i32, k: i32)`: of each row the `k` largest logits
+/// and their tokens, `[rows, k]` in no order, of equal ones the lowest ids, and how many these are: fewer where more are
+/// masked (-inf), -1 where [`arg_max`] has no answer.
+pub fn top_k(rows: usize) -> Launch {
+    Launch::new("sample", "top_k", (rows, 1, 1), 1024)
+}
+
+/// `gumbel(logits: *f32, ordinals: *u64, counts: *i32, tokens: *u32, values: *f32, vocab: i32, room: i32, temperature: f32,
+/// seed_low: u32, seed_high: u32)`: of each row the tokens one of which is drawn at its ordinal by the noise of
+/// [`crate::sample`] from all unmasked ones: those whose `logit / temperature + noise` is nearly the largest, almost always
+/// one. Exact arithmetic decides among them, on the host, which has the same logarithms on every device. `[rows, room]`, in
+/// no order; counts as of [`top_k`], but above `room` where they do not fit.
+pub fn gumbel(rows: usize) -> Launch {
+    Launch::new("sample", "gumbel", (rows, 1, 1), 1024)
+}
 
 /// `fill_bits(words: *u32, n: i32, seed: u32)`: the same random words everywhere, for weights of benchmarks.
 pub fn fill_bits(words: usize) -> Launch {
