@@ -21,7 +21,8 @@ pub fn folder() -> Option<&'static Path> {
 fn compiler() -> Option<String> {
     let named = std::env::var("CXX").ok();
     let known = ["c++", "g++", "clang++"].map(String::from);
-    let works = |name: &String| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    let works =
+        |name: &String| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
     named.into_iter().chain(known).find(works)
 }
 

@@ -56,7 +56,7 @@ fn machines_without_a_usable_gpu_answer_on_the_cpu() {
         ("EMULATED_ERRORS", "cuInit=999", "the CUDA driver does not start"),
         ("EMULATED_ERRORS", "cuDevicePrimaryCtxRetain=2", "opening cuda:0"),
         ("EMULATED_ERRORS", "cuModuleLoadData=222", "its driver does not take the kernels"),
-        ("EMULATED_MEMORY", "120000000", "are free"),
+        ("EMULATED_MEMORY", "101000000", "are free"),
     ] {
         falls_back(folder, &[(name, value)], &model, why);
     }
