@@ -21,8 +21,8 @@ struct Shape {
 // What a block of threads works with: Q queries of one KV head.
 template <int Q> struct Room {
     // Staged keys; afterwards the sums of the groups of threads, [group][Q][width].
-    float stage[BLOCK * STRIDE];
-    float q[Q][MOST_WIDTH];
+    alignas(16) float stage[BLOCK * STRIDE];
+    alignas(16) float q[Q][MOST_WIDTH];
     float weights[BLOCK][Q];
     int slot[BLOCK];
     // Per query: the last and the first position it sees.
@@ -288,7 +288,7 @@ DEVICE void attend_whole(const float *q, const uint8_t *keys, const uint8_t *val
 }
 
 #define ATTEND(kind, type, name, Q)                                                                                        \
-    extern "C" __global__ void __launch_bounds__(BLOCK)                                                                    \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 1)                                                                  \
         attend_##kind##_##name##_##Q(const float *q, const uint8_t *keys, const uint8_t *values, const Step *step,         \
                                      const uint64_t *ancestors, float *out, Shape shape) {                                 \
         attend_##kind<type, Q>(q, keys, values, step, ancestors, out, shape);                                              \

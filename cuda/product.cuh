@@ -124,6 +124,8 @@ DEVICE void multiply(float (*sums)[2], const uint32_t a[4], const uint32_t b[2],
 
 template <class F, int N> DEVICE void mma(const Operands &o) {
     const int COLUMNS = N / 8;
+    // Steps whose weights are asked for before the first of them is used: few rows wait for memory, many for the units.
+    const int AHEAD = N == 8 ? 4 : N == 16 ? 2 : 1;
     // Columns of eight that are added up at a time, and the distance of their rows that keeps banks apart.
     const int TOGETHER = COLUMNS > 1 ? 2 : 1, STRIDE = 36;
     __shared__ float parts[PARTS][TOGETHER * 8][STRIDE];
@@ -138,17 +140,8 @@ template <class F, int N> DEVICE void mma(const Operands &o) {
     float sums[COLUMNS][4][2];
 #pragma unroll
     for (int i = 0; i < COLUMNS * 8; i++) sums[i / 8][i / 2 % 4][i % 2] = 0.0f;
-#pragma unroll 1
-    for (int step = from; step < to; step++) {
-        const uint8_t *record = records + (size_t)step * Tile<F>::RECORD;
-        uint32_t a[2][4];
-        Scales scales[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = g + 8 * i;
-            F::unpack(Tile<F>::part(record, row, t), t, a[i / 2][i % 2], a[i / 2][2 + i % 2]);
-            scales[i] = Tile<F>::scales(o.weight, tile, c.steps, step, row);
-        }
+    // Takes a step, its weights unpacked.
+    auto take = [&](int step, const uint32_t (*a)[4], const Scales *scales) {
         // A 32-bit index that moves on: eight pointers would not fit into registers.
         uint32_t block = step;
 #pragma unroll
@@ -157,6 +150,44 @@ template <class F, int N> DEVICE void mma(const Operands &o) {
             const Info infos[2] = {info[block], info[block + c.steps]};
             multiply<F>(sums[column], a[0], b, scales, infos);
             multiply<F>(sums[column] + 2, a[1], b, scales + 2, infos);
+        }
+    };
+    uint32_t a[2][4];
+    Scales scales[4];
+    if (AHEAD == 1) {
+#pragma unroll 1
+        for (int step = from; step < to; step++) {
+            const uint8_t *record = records + (size_t)step * Tile<F>::RECORD;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                F::unpack(Tile<F>::part(record, g + 8 * i, t), t, a[i / 2][i % 2], a[i / 2][2 + i % 2]);
+                scales[i] = Tile<F>::scales(o.weight, tile, c.steps, step, g + 8 * i);
+            }
+            take(step, a, scales);
+        }
+    } else {
+#pragma unroll 1
+        for (int start = from; start < to; start += AHEAD) {
+            typename Tile<F>::Part weights[AHEAD][4];
+            typename Tile<F>::Raw raw[AHEAD][4];
+#pragma unroll
+            for (int i = 0; i < AHEAD * 4; i++) {
+                const int step = start + i / 4, row = g + 8 * (i % 4);
+                if (step < to) {
+                    weights[i / 4][i % 4] = Tile<F>::part(records + (size_t)step * Tile<F>::RECORD, row, t);
+                    raw[i / 4][i % 4] = Tile<F>::raw(o.weight, tile, c.steps, step, row);
+                }
+            }
+#pragma unroll
+            for (int ahead = 0; ahead < AHEAD; ahead++) {
+                if (start + ahead >= to) break;
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    F::unpack(weights[ahead][i], t, a[i / 2][i % 2], a[i / 2][2 + i % 2]);
+                    scales[i] = F::scales(raw[ahead][i].step, raw[ahead][i].block);
+                }
+                take(start + ahead, a, scales);
+            }
         }
     }
 #pragma unroll

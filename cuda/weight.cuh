@@ -82,12 +82,18 @@ template <class F> struct Tile {
         if (BYTES == 2) return ((const uint16_t *)array)[i];
         return BYTES == 4 ? ((const uint32_t *)array)[i] : 0;
     }
-    // The scales of a row of a tile in a step; `steps` is the number of them in a row.
+    // The scales of a row of a tile in a step, as they are stored; `steps` is the number of them in a row.
+    struct Raw {
+        uint32_t step, block;
+    };
+    static DEVICE_MEMBER Raw raw(const Weight &w, int tile, int steps, int step, int row) {
+        Raw r = {number<F::STEP_BYTES>(w.steps, ((size_t)tile * steps + step) * TILE + row), 0};
+        if (F::BLOCK_BYTES) r.block = number<F::BLOCK_BYTES>(w.blocks, ((size_t)tile * (steps / 8) + step / 8) * TILE + row);
+        return r;
+    }
     static DEVICE_MEMBER Scales scales(const Weight &w, int tile, int steps, int step, int row) {
-        const uint32_t of_step = number<F::STEP_BYTES>(w.steps, ((size_t)tile * steps + step) * TILE + row);
-        uint32_t of_block = 0;
-        if (F::BLOCK_BYTES) of_block = number<F::BLOCK_BYTES>(w.blocks, ((size_t)tile * (steps / 8) + step / 8) * TILE + row);
-        return F::scales(of_step, of_block);
+        const Raw r = raw(w, tile, steps, step, row);
+        return F::scales(r.step, r.block);
     }
 };
 

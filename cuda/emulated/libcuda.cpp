@@ -12,7 +12,7 @@
 #include <time.h>
 #include <memory>
 #include <mutex>
-#include "shim.h"
+#include "faults.h"
 
 typedef unsigned long long Pointer;
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, NOT_FOUND = 500 };
