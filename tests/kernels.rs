@@ -1,11 +1,11 @@
 //! Every CUDA kernel, run on the emulated driver, against the CPU's scalar op on the same inputs; laws 1 and 2 to the bit.
 #![cfg(all(feature = "cuda", target_os = "linux"))]
 
-mod common;
 #[path = "kernels/attention.rs"]
 mod attention;
 #[path = "kernels/cache.rs"]
 mod cache;
+mod common;
 #[path = "kernels/device.rs"]
 mod device;
 #[path = "kernels/emulator.rs"]

@@ -97,7 +97,13 @@ fn compile(compiler: &str, sources: &[PathBuf], to: &Path) -> Vec<PathBuf> {
                 loop {
                     let Some(source) = next.lock().unwrap().next() else { break };
                     let mut command = Command::new(compiler);
-                    run(command.args(FLAGS).args(faster()).args(["-x", "c++", "-c"]).arg(source).arg("-o").arg(object(source)));
+                    run(command
+                        .args(FLAGS)
+                        .args(faster())
+                        .args(["-x", "c++", "-c"])
+                        .arg(source)
+                        .arg("-o")
+                        .arg(object(source)));
                 }
             });
         }

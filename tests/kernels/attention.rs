@@ -94,17 +94,15 @@ fn same(a: &[f32], b: &[f32]) -> bool {
 /// Runs everything on one shape: `base` committed positions, then `rows` more.
 fn check(kind: Kind, base: usize, rows: usize, size: f32, random: &mut Random, cases: &mut usize) {
     let (kv_cols, cols) = (kind.heads * kind.width, kind.heads * kind.group * kind.width);
-    let normals = |n, size: f32, random: &mut Random| -> Vec<f32> {
-        random.normals(n).into_iter().map(|x| x * size).collect()
-    };
+    let normals =
+        |n, size: f32, random: &mut Random| -> Vec<f32> { random.normals(n).into_iter().map(|x| x * size).collect() };
     let q = normals(rows * cols, size, random);
     let (k, v) = (normals((base + rows) * kv_cols, size, random), normals((base + rows) * kv_cols, 1.0, random));
     let ancestors = tree(rows.min(64), random);
     let cache = Cache::new(kind, &k, &v);
     let cpu = scalar();
-    let mut kv = cpu
-        .kv(KvShape { layers: 1, slots: base + rows, heads: kind.heads, width: kind.width, ty: kind.ty })
-        .unwrap();
+    let mut kv =
+        cpu.kv(KvShape { layers: 1, slots: base + rows, heads: kind.heads, width: kind.width, ty: kind.ty }).unwrap();
     cpu.store(&mut kv, 0, 0, &mat(&cpu, &k, kv_cols), &mat(&cpu, &v, kv_cols));
     for span in [Span::Chain { base }, Span::Tree { base, ancestors: &ancestors }] {
         if matches!(span, Span::Tree { .. }) && rows > 64 {

@@ -73,10 +73,7 @@ fn stored_rows_are_the_cpus_and_slots_move() {
                 let picked: Vec<usize> = from.iter().map(|&slot| slot as usize).collect();
                 let parts = 4 * heads;
                 let list = Buffer::of(&from);
-                launch(
-                    &kernels::move_kv(ty, parts),
-                    args![&cache, &list, slot - 1, from.len(), parts, width, slots],
-                );
+                launch(&kernels::move_kv(ty, parts), args![&cache, &list, slot - 1, from.len(), parts, width, slots]);
                 let moved: Vec<usize> = (slot - 1..).take(from.len()).collect();
                 let after = cache.read::<u8>(2 * layer);
                 assert!(rows_of(&after, &moved) == rows_of(&bytes, &picked), "{ty:?} {heads} x {width} moved");

@@ -114,7 +114,9 @@ impl Buffer {
     pub fn of<T: Plain>(values: &[T]) -> Self {
         let buffer = Self::room(size_of_val(values));
         // SAFETY: plain values into memory of the host, as the emulated device's is, of their size.
-        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), buffer.at as *mut u8, size_of_val(values)) }
+        unsafe {
+            std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), buffer.at as *mut u8, size_of_val(values))
+        }
         buffer
     }
 

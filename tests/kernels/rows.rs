@@ -69,10 +69,7 @@ fn elementwise_kernels_are_the_cpus() {
         // The second half of the columns to the start of a wider matrix.
         let (at, wide) = (cols / 2, cols + 3);
         let to = Buffer::of(&vec![-1.0f32; 7 * wide]);
-        launch(
-            &kernels::columns(cols - at, 7),
-            args![&from, &to, cols, at, wide, 2usize, cols - at, 7usize],
-        );
+        launch(&kernels::columns(cols - at, 7), args![&from, &to, cols, at, wide, 2usize, cols - at, 7usize]);
         let mut want = vec![-1.0; 7 * wide];
         for row in 0..7 {
             want[row * wide + 2..][..cols - at].copy_from_slice(&x[row * cols + at..(row + 1) * cols]);
@@ -106,7 +103,11 @@ fn quantised_activations_are_the_cpus() {
                 for (i, want) in want.iter().enumerate() {
                     assert_eq!(quants[8 * i..8 * i + 8], want.quants, "block {i}");
                     let [low, high] = want.halves.map(|sum| sum as u32);
-                    assert_eq!(info[4 * i..4 * i + 4], [want.scale.to_bits(), want.sum.to_bits(), low, high], "block {i}");
+                    assert_eq!(
+                        info[4 * i..4 * i + 4],
+                        [want.scale.to_bits(), want.sum.to_bits(), low, high],
+                        "block {i}"
+                    );
                 }
                 cases += 1;
             }
@@ -176,7 +177,12 @@ fn heads_are_turned_as_the_cpu_turns_them() {
                 args![&it, &cos, &sin, cols, width, turned / 2, 5usize],
             );
             let mut want = mat(&cpu, &x, cols);
-            cpu.rope(&mut want, width, &Rope { frequencies: frequencies.clone(), magnitude: 1.19, pairing }, &positions);
+            cpu.rope(
+                &mut want,
+                width,
+                &Rope { frequencies: frequencies.clone(), magnitude: 1.19, pairing },
+                &positions,
+            );
             same_bits("rope", &it.read(5 * cols), want.values());
             cases += 1;
         }

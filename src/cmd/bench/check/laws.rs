@@ -21,6 +21,8 @@ use std::sync::Arc;
 /// Most rows of a pass.
 const ROWS: usize = 128;
 
+type Drafters = Vec<Box<dyn Drafter<Cuda>>>;
+
 /// How much is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
@@ -163,7 +165,7 @@ impl Subject<'_> {
         let mut accepted = 0;
         for temp in [0.0, 0.8] {
             let (plain, _) = self.generate(&prompt, context, vec![], temp)?;
-            let sets: [(&str, Vec<Box<dyn Drafter<Cuda>>>); 6] = [
+            let sets: [(&str, Drafters); 6] = [
                 ("lookup", vec![Box::new(Lookup::new(1, 63, 4))]),
                 ("the model itself", vec![alone(1)?]),
                 ("the model itself and lookup", vec![Box::new(Lookup::new(1, 63, 4)), alone(3)?]),
@@ -182,13 +184,7 @@ impl Subject<'_> {
         Ok(accepted)
     }
 
-    fn generate(
-        &self,
-        prompt: &[Token],
-        context: usize,
-        drafters: Vec<Box<dyn Drafter<Cuda>>>,
-        temp: f32,
-    ) -> Result<(Vec<Token>, usize)> {
+    fn generate(&self, prompt: &[Token], context: usize, drafters: Drafters, temp: f32) -> Result<(Vec<Token>, usize)> {
         let mut session = Session::new(self.model.clone(), context, self.kv)?;
         session.set_drafters(drafters, Plan { nodes: Nodes::Fixed(15), accept: Accept::Exact })?;
         ensure!(session.prefill(prompt, |_| Continue(()))?.is_continue());
