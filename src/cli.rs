@@ -14,6 +14,8 @@ mod text;
 
 pub use bench::{BenchArgs, DraftSet};
 pub use chat::{ChatArgs, History, Think};
+#[cfg(feature = "cuda")]
+pub use device::{CheckSize, DeviceCheckArgs};
 pub use draft::{Draft, DraftArgs};
 pub use features::{FeaturesArgs, Taps};
 pub use parse::{command, parse};
@@ -131,6 +133,10 @@ Examples:
   foretoken bench -m M.gguf -r 5 --against old/foretoken
   foretoken bench -m M.gguf --prompts questions.jsonl --draft lookup --report page.html")]
     Bench(BenchArgs),
+    /// Check a GPU against the CPU and the laws, measure it, and write a report
+    #[cfg(feature = "cuda")]
+    #[command(hide = true)]
+    DeviceCheck(DeviceCheckArgs),
     /// Write what a model computes over texts, for training heads
     ///
     /// An input line is an object with "text" (taken as run --raw takes it), "messages" (of "role" and "content", through

@@ -255,6 +255,8 @@ impl<B: Backend> Session<B> {
             if self.model.forward_while(&mut self.state, chunk, Rows::None, &mut go_on)?.is_none() {
                 return Ok(ControlFlow::Break(()));
             }
+            // Nothing is read of it, so a device may still be at it: it is timed, and told how far it is.
+            self.model.backend().wait();
             // What a tree's pass adds to that is the head of every row.
             self.budget.learn_prompt(to - from, began.elapsed().mul_f64(self.model.with_head()));
             self.show(from, &(0..to - from).collect::<Vec<_>>(), fresh)?;

@@ -95,6 +95,8 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Tokenize(args) => tokenize::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Bench(args) => bench::run(args),
+        #[cfg(feature = "cuda")]
+        Command::DeviceCheck(args) => bench::check::run(args),
         Command::Features(args) => features::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Completions { shell } => manual::completions(*shell),

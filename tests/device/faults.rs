@@ -7,7 +7,10 @@ use foretoken::model::{Input, Rows};
 
 #[test]
 fn a_launch_that_fails_is_told_at_the_next_read() {
-    if emulator::within("faults::a_launch_that_fails_is_told_at_the_next_read", &[("EMULATED_ERRORS", "cuLaunchKernel=700")]) {
+    if emulator::within(
+        "faults::a_launch_that_fails_is_told_at_the_next_read",
+        &[("EMULATED_ERRORS", "cuLaunchKernel=700")],
+    ) {
         let model = open(&device(), "llama");
         let mut state = model.state(64, 64, KvType::F16).unwrap();
         let error = format!("{:#}", model.forward(&mut state, Input::Chain(&[1, 2]), Rows::All).unwrap_err());

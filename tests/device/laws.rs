@@ -1,7 +1,7 @@
 //! The three laws on the device, to the bit.
 
 use crate::common::blocks::Random;
-use crate::common::{emulator, zoo};
+use crate::common::emulator;
 use crate::{device, open};
 use foretoken::backend::cuda::Cuda;
 use foretoken::backend::{Backend, KvType};
@@ -109,12 +109,14 @@ fn law_2(model: &Model<Cuda>, name: &str, kv: KvType, context: usize, nodes: usi
     assert_same(&one, &other, &format!("{name} with {kv:?}: a restored cache"));
 }
 
+type Drafters = Vec<Box<dyn Drafter<Cuda>>>;
+
 /// A text, and how many of its tokens were guessed.
-fn text(session: &mut Session<Cuda>, prompt: &[Token], temp: f32) -> (Vec<Token>, u64) {
+fn text(session: &mut Session<Cuda>, prompt: &[Token], temp: f32, vocab: usize) -> (Vec<Token>, u64) {
     session.clear().unwrap();
     assert!(session.prefill(prompt, |_| Continue(())).unwrap().is_continue());
     let params = SampleParams { temp, ..SampleParams::default() };
-    let mut sampler = Sampler::new(params, 5, 512, |_| vec![]).unwrap();
+    let mut sampler = Sampler::new(params, 5, vocab, |_| vec![]).unwrap();
     let mut ids = vec![];
     let limits = Limits { max_tokens: Some(16), ends: &[], begun: 0 };
     let emit = |token| {
@@ -136,8 +138,8 @@ fn law_3(device: &Cuda, name: &str) {
     let mut accepted = 0;
     for temp in [0.0, 0.9] {
         let mut session = Session::new(model.clone(), CONTEXT, KvType::F16).unwrap();
-        let (plain, _) = text(&mut session, &prompt, temp);
-        let sets: Vec<(&str, Vec<Box<dyn Drafter<Cuda>>>)> = vec![
+        let (plain, _) = text(&mut session, &prompt, temp, vocab);
+        let sets: [(&str, Drafters); 3] = [
             ("lookup", vec![Box::new(Lookup::new(1, 63, 4))]),
             ("itself", vec![drafter(&model, 1)]),
             ("another", vec![Box::new(Lookup::new(1, 63, 4)), drafter(&other, 3)]),
@@ -145,7 +147,7 @@ fn law_3(device: &Cuda, name: &str) {
         for (set, drafters) in sets {
             let mut session = Session::new(model.clone(), CONTEXT, KvType::F16).unwrap();
             session.set_drafters(drafters, Plan { nodes: Nodes::Fixed(12), accept: Accept::Exact }).unwrap();
-            let (drafted, right) = text(&mut session, &prompt, temp);
+            let (drafted, right) = text(&mut session, &prompt, temp, vocab);
             assert_eq!(drafted, plain, "{name} at {temp} with {set}");
             accepted += right;
         }

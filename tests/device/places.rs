@@ -29,7 +29,7 @@ fn falls_back(folder: &Path, environment: &[(&str, &str)], model: &Path, why: &s
     let whole = said.lines().find(|line| line.starts_with("whole ")).unwrap();
     assert!(whole.contains(why), "{whole}");
     assert_eq!(stats(&got)["device"], "cpu");
-    refused(&run(folder, environment, &format!("{ask} --device cuda")), 1, &["--device cuda:0: ", why], why);
+    refused(&run(folder, environment, &format!("{ask} --device cuda")), 1, &["cuda:0", why], why);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn machines_without_a_usable_gpu_answer_on_the_cpu() {
         ("EMULATED_ERRORS", "cuInit=999", "the CUDA driver does not start"),
         ("EMULATED_ERRORS", "cuDevicePrimaryCtxRetain=2", "opening cuda:0"),
         ("EMULATED_ERRORS", "cuModuleLoadData=222", "its driver does not take the kernels"),
-        ("EMULATED_MEMORY", "120000000", "are free"),
+        ("EMULATED_MEMORY", "101000000", "are free"),
     ] {
         falls_back(folder, &[(name, value)], &model, why);
     }
@@ -109,4 +109,31 @@ fn every_command_runs_there() {
     // A cache of the CPU's is not the device's.
     let other = run(folder, &[], &format!("run -m {model} -p hi -n 3 -s 1 --prompt-cache {at}/cache --device cpu"));
     assert!(stderr(&other).contains("made with --isa: sm_80"), "{}", stderr(&other));
+}
+
+#[test]
+fn a_device_is_checked_and_measured() {
+    let Some(folder) = emulator::folder() else { return };
+    let report = scratch("device-check").join("report.md");
+    let line = format!("device-check --size tiny -o {}", report.display());
+    let got = run(folder, &[("EMULATED_ORDER", "reverse")], &line);
+    assert_eq!(got.status.code(), Some(0), "{}", stderr(&got));
+    let text = std::fs::read_to_string(report).unwrap();
+    for part in [
+        "# Device check of foretoken",
+        "- ops: ",
+        "- laws on tiny in Q4_K_M",
+        "### odd in Q8_0",
+        "| decode at depth | 0 |",
+    ] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    assert!(!text.contains("FAILED"), "{text}");
+    println!("{text}");
+    // A device that is wrong is told of.
+    let got = run(folder, &[("EMULATED_ERRORS", "cuLaunchKernel=700")], "device-check --size tiny");
+    assert_eq!(got.status.code(), Some(1));
+    assert!(stderr(&got).contains("FAILED ops: ") && stderr(&got).contains("error: "), "{}", stderr(&got));
+    let nothing = run(&scratch("device-none"), &[], "device-check --device cpu");
+    refused(&nothing, 1, &["--device cpu"], "cpu");
 }

@@ -42,7 +42,9 @@ fn same(name: &str, kv: KvType) {
     let (got, logits) = greedy(&on_device, prompt, kv);
     let most = wanted.iter().zip(&logits).map(|(a, b)| apart(a, b)).fold(0.0, f32::max);
     assert_eq!(got, want, "{name} with {kv:?}: logits are {most} apart");
-    assert!(most < 2e-3, "{name} with {kv:?}: logits are {most} apart");
+    // A value that lies between two of its rounded ones may go to either: of a cache's f16, or of int8 activations.
+    let bound = if name.contains('.') { 3e-2 } else { 2e-3 };
+    assert!(most < bound, "{name} with {kv:?}: logits are {most} apart");
     println!("{name} with {kv:?}: {LONG} tokens alike, logits at most {most:.1e} apart");
 }
 

@@ -72,7 +72,10 @@ pub struct Vector {
 
 /// The backend. Clones share the device.
 #[derive(Clone)]
-pub struct Cuda(Arc<Shared>);
+pub struct Cuda {
+    shared: Arc<Shared>,
+    made_up: bool,
+}
 
 struct Shared {
     // First, for its memory is freed while there is a driver.
@@ -89,7 +92,13 @@ impl Cuda {
         let threads = team::default_threads();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().context("starting threads")?;
         let room = Mutex::new(Room::new(driver.clone())?);
-        Ok(Self(Arc::new(Shared { room, loaded: Loaded::default(), pool, driver })))
+        let shared = Arc::new(Shared { room, loaded: Loaded::default(), pool, driver });
+        Ok(Self { shared, made_up: false })
+    }
+
+    /// The same, but making up weights instead of loading them; for benchmarks of models that nobody has at hand.
+    pub fn making_up(&self) -> Self {
+        Self { made_up: true, ..self.clone() }
     }
 
     /// Launch graphs made and launched so far.
@@ -98,11 +107,11 @@ impl Cuda {
     }
 
     fn driver(&self) -> &Arc<Driver> {
-        &self.0.driver
+        &self.shared.driver
     }
 
     fn room(&self) -> MutexGuard<'_, Room> {
-        self.0.room.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.shared.room.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Copies `cols` columns of each row of a matrix to another, from and to a column of each.
@@ -169,7 +178,7 @@ impl Backend for Cuda {
     }
 
     fn weight(&self, tensor: &TensorView<'_>) -> Result<Arc<Weight>> {
-        self.0.loaded.load(self.driver(), tensor, &self.0.pool)
+        self.shared.loaded.load(self.driver(), tensor, &self.shared.pool, self.made_up)
     }
 
     fn table(&self, tensor: &TensorView<'_>) -> Result<Arc<Weight>> {

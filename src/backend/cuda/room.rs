@@ -4,7 +4,7 @@
 //! positions, where it begins) are copied to the device once, however many layers ask for them.
 
 use super::driver::{Driver, Memory};
-use super::kernels::{INFO_BYTES, Step};
+use super::kernels::{self, INFO_BYTES, Step};
 use crate::backend::{KvShape, Rope};
 use crate::tree::DraftTree;
 use anyhow::{Context, Result};
@@ -113,6 +113,7 @@ impl Room {
             };
             self.rows = Some(made);
         }
+        let rows = rows.next_multiple_of(kernels::ROOM);
         let activations = rows.checked_mul(cols.next_multiple_of(32)).context("the size of an activation overflows")?;
         if self.quantised.as_ref().is_none_or(|room| room.activations < activations) {
             // The old room is free before the new one is taken.
@@ -142,7 +143,7 @@ impl Room {
     /// Where quants and what goes with them are put.
     pub fn quantised(&self, rows: usize, cols: usize) -> [u64; 2] {
         let room = self.quantised.as_ref().expect("activations were made");
-        assert!(rows * cols <= room.activations);
+        assert!(rows.next_multiple_of(kernels::ROOM) * cols <= room.activations);
         [room.quants.address(), room.info.address()]
     }
 

@@ -13,6 +13,8 @@
 
 mod against;
 mod bound;
+#[cfg(feature = "cuda")]
+pub mod check;
 mod figures;
 mod plan;
 mod profile;
