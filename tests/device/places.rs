@@ -137,3 +137,18 @@ fn a_device_is_checked_and_measured() {
     let nothing = run(&scratch("device-none"), &[], "device-check --device cpu");
     refused(&nothing, 1, &["--device cpu"], "cpu");
 }
+
+#[test]
+fn the_script_writes_a_report() {
+    let Some(folder) = emulator::folder() else { return };
+    let out = scratch("device-script");
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/device_check");
+    let mut command = Command::new(script);
+    command.env("FORETOKEN", env!("CARGO_BIN_EXE_foretoken")).env("OUT", &out).env("LD_LIBRARY_PATH", folder);
+    let got = command.env("CHECK", "--size tiny --seconds 0").output().unwrap();
+    assert_eq!(got.status.code(), Some(0), "{}", stderr(&got));
+    let report = String::from_utf8(got.stdout).unwrap();
+    assert!(report.contains("emulated-device"), "{report}");
+    let text = std::fs::read_to_string(report.trim()).unwrap();
+    assert!(text.contains("- ops: ") && text.contains("left out for want of time"), "{text}");
+}

@@ -84,6 +84,11 @@ impl Hollow {
         self.tensors.push(Tensor { name: format!("{name}.weight"), dims: vec![n as u64], format: &quant::f32::FORMAT });
     }
 
+    /// Bytes of its weights.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(Tensor::bytes).sum()
+    }
+
     /// Writes it.
     pub fn write(&self, path: &Path) -> Result<()> {
         self.try_write(path).with_context(|| path.display().to_string())

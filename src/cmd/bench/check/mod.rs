@@ -12,6 +12,7 @@ mod speed;
 use crate::backend::cuda::{self, Cuda};
 use crate::backend::{Backend, Device, KvType};
 use crate::cli::{CheckSize, DeviceCheckArgs};
+use crate::cmd::memory::size as bytes;
 use crate::gguf::Gguf;
 use crate::model::Model;
 use anyhow::{Context, Result, bail};
@@ -185,6 +186,15 @@ pub fn run(args: &DeviceCheckArgs) -> Result<()> {
             let what = format!("speed of {} in {}", shape.name, mix.name());
             if begun.elapsed() > limit {
                 report.say(&format!("- left out for want of time: {what}"));
+                continue;
+            }
+            let (need, free) = (shape.file(mix, 0).bytes(), device.own_memory()?.unwrap_or(0));
+            if need + need / 4 > free {
+                report.say(&format!(
+                    "- left out for want of memory: {what} needs {}, {} are free",
+                    bytes(need),
+                    bytes(free)
+                ));
                 continue;
             }
             report.part(&what, || speed::check(&device, &rates, shape, mix, &size.speed, &scratch));
