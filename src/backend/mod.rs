@@ -152,6 +152,9 @@ pub enum Activation {
     GeluTanh,
 }
 
+/// For every row some of its columns and their values.
+pub type Largest = Vec<Vec<(Token, f32)>>;
+
 /// One matrix product of a [`Backend::linear`] call.
 pub struct Product<'a, B: Backend> {
     /// `[N, D]`, packed.
@@ -220,6 +223,11 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn kv(&self, shape: KvShape) -> Result<Self::Kv>;
     /// The rows of `m`, row-major: the one synchronisation point, where late device errors surface.
     fn read(&self, m: &Self::Mat) -> Result<Vec<f32>>;
+    /// The `k` largest values of each row of `m` and their columns, in any order, of equal ones the first columns; fewer where
+    /// the rest is -inf. Nothing where that takes no less than [`Backend::read`] or a row has NaN, +inf or nothing but -inf.
+    fn largest(&self, _m: &Self::Mat, _k: usize) -> Result<Option<Largest>> {
+        Ok(None)
+    }
     /// Makes `values`, row-major, the rows of `m`: the reverse of [`Backend::read`].
     fn write(&self, values: &[f32], m: &mut Self::Mat);
     /// The stored bytes of positions `slots` of all layers, keys then values (for tests of the laws and for saving).

@@ -6,7 +6,7 @@
 //! values of all layers are one line, those of the feed-forward another.
 
 use super::rates::Rates;
-use super::{Activation, Attention, Backend, Description, KvShape, Product, Rope, Span};
+use super::{Activation, Attention, Backend, Description, KvShape, Largest, Product, Rope, Span};
 use crate::gguf::TensorView;
 use crate::quant;
 use crate::tree::Token;
@@ -221,6 +221,10 @@ impl<B: Backend> Backend for Timed<B> {
 
     fn read(&self, m: &Mat<B>) -> Result<Vec<f32>> {
         self.timed("read", &[], near(m.bytes(2)), |b| b.read(&m.inner))
+    }
+
+    fn largest(&self, m: &Mat<B>, k: usize) -> Result<Option<Largest>> {
+        self.timed("largest", &[], near(m.bytes(1)), |b| b.largest(&m.inner, k))
     }
 
     fn write(&self, values: &[f32], m: &mut Mat<B>) {

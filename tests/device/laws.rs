@@ -6,7 +6,7 @@ use crate::{device, open};
 use foretoken::backend::cuda::Cuda;
 use foretoken::backend::{Backend, KvType};
 use foretoken::engine::{Limits, Plan, Session};
-use foretoken::model::{Input, Model, Rows, State};
+use foretoken::model::{Input, Logits, Model, Rows, State};
 use foretoken::sample::{SampleParams, Sampler};
 use foretoken::spec::lookup::Lookup;
 use foretoken::spec::standalone::{Shape, Standalone};
@@ -155,6 +155,26 @@ fn law_3(device: &Cuda, name: &str) {
     assert!(accepted > 10, "{name}: nothing was drafted");
 }
 
+/// What is picked on the device is what would be picked from all logits.
+fn picks(device: &Cuda) {
+    let model = open(device, "llama.Q8_0");
+    let vocab = model.config().vocab;
+    let tree = random_tree(3, 9, vocab, &mut Random(6));
+    for k in [1, 40] {
+        let (mut state, mut other) = (state(&model, KvType::F16), state(&model, KvType::F16));
+        let all = model.forward(&mut state, Input::Tree(&tree), Rows::All).unwrap();
+        let few = model.forward_for(&mut other, Input::Tree(&tree), Some(k), &mut || true).unwrap();
+        let Some(Logits::Largest(few)) = few else { panic!("all logits were read") };
+        assert_eq!(few.len(), 9);
+        for (row, mut few) in all.chunks(vocab).zip(few) {
+            let mut want: Vec<(Token, f32)> = (0..).zip(row.iter().copied()).collect();
+            want.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            few.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            assert_eq!(few, want[..k]);
+        }
+    }
+}
+
 #[test]
 fn rows_in_chunks_equal_rows_alone() {
     if emulator::within("laws::rows_in_chunks_equal_rows_alone", &[]) {
@@ -196,5 +216,6 @@ fn drafters_change_no_text() {
         let device = device();
         ["llama.Q8_0", "gemma3"].into_iter().for_each(|name| law_3(&device, name));
         assert!(device.own_memory().unwrap().is_some());
+        picks(&device);
     }
 }

@@ -158,7 +158,7 @@ impl Driver {
             fault: None,
         };
         let driver = Self { context, gpu: gpu.clone(), stream, state: Mutex::new(state) };
-        for module in ["ops", "cache", "attend"] {
+        for module in ["ops", "cache", "attend", "sample"] {
             driver.load(module)?;
         }
         Ok(driver)

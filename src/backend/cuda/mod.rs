@@ -18,14 +18,14 @@ mod room;
 mod weight;
 
 use super::rates::Rates;
-use super::{Activation, Attention, Backend, Description, KvShape, Product, Rope, Span};
+use super::{Activation, Attention, Backend, Description, KvShape, Largest, Product, Rope, Span};
 use crate::backend::cpu::{team, weight as on_cpu};
 use crate::gguf::TensorView;
 use crate::tree::{DraftTree, Token};
 use anyhow::{Context, Result};
 use driver::{Arguments, Driver, Memory};
 use kernels::{ATTEND_BLOCK, AttendPlan, AttendShape};
-use room::Room;
+use room::{PICKED, Room};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -210,6 +210,28 @@ impl Backend for Cuda {
         let mut values = vec![0.0; m.len()];
         self.driver().copy_out(&m.memory, 0, &mut values)?;
         Ok(values)
+    }
+
+    fn largest(&self, m: &Mat, k: usize) -> Result<Option<Largest>> {
+        let (rows, most) = PICKED;
+        if k == 0 || k > most || k > m.cols || m.rows == 0 || m.rows > rows {
+            return Ok(None);
+        }
+        let room = self.room();
+        let (at, some) = (room.largest().address(), m.rows * k);
+        let arrays = [0, rows, rows + some].map(|words| at + 4 * words as u64);
+        let arguments = arrays.iter().fold(Arguments::default().pointer(m.address()), |all, &at| all.pointer(at));
+        self.driver().launch(&kernels::top_k(m.rows), arguments.int(m.cols).int(k));
+        let mut words = vec![0u32; rows + 2 * some];
+        self.driver().copy_out(room.largest(), 0, &mut words)?;
+        let (counts, words) = words.split_at(rows);
+        let (columns, values) = words.split_at(some);
+        let all =
+            counts[..m.rows].iter().zip(columns.chunks(k).zip(values.chunks(k))).map(|(&count, (columns, values))| {
+                let count = usize::try_from(count as i32).ok()?;
+                Some(columns.iter().zip(values).take(count).map(|(&col, &bits)| (col, f32::from_bits(bits))).collect())
+            });
+        Ok(all.collect())
     }
 
     fn write(&self, values: &[f32], m: &mut Mat) {

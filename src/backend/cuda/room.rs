@@ -19,6 +19,9 @@ const GROUP: usize = 8;
 /// Most floats of that room.
 const SPLIT: usize = 16 << 20;
 
+/// Most rows, and largest values of each, that are picked on the device.
+pub const PICKED: (usize, usize) = (DraftTree::MAX, 256);
+
 /// Values that change, and those that are there now.
 struct Slot {
     memory: Memory,
@@ -81,6 +84,7 @@ pub struct Room {
     attend: Slot,
     ancestors: Slot,
     moved: Slot,
+    largest: Memory,
     asked: u64,
 }
 
@@ -90,7 +94,10 @@ impl Room {
         let step = size_of::<Step>();
         let (store, attend) = (Slot::new(&driver, step)?, Slot::new(&driver, step)?);
         let (ancestors, moved) = (Slot::new(&driver, 8 * DraftTree::MAX)?, Slot::new(&driver, 4 * DraftTree::MAX)?);
-        Ok(Self { driver, rows: None, quantised: None, split: None, store, attend, ancestors, moved, asked: 0 })
+        let (rows, most) = PICKED;
+        let largest = driver.allocate(4 * rows + 8 * rows * most, "picks")?;
+        let (rows, quantised, split) = (None, None, None);
+        Ok(Self { driver, rows, quantised, split, store, attend, ancestors, moved, largest, asked: 0 })
     }
 
     /// Makes room for `[rows, cols]` activations.
@@ -151,6 +158,11 @@ impl Room {
     pub fn split(&self) -> (u64, usize) {
         let split = self.split.as_ref().expect("a cache was made");
         (split.address(), split.bytes() / 4)
+    }
+
+    /// Where the largest values of rows are put: a count for each of [`PICKED`], then columns, then values.
+    pub fn largest(&self) -> &Memory {
+        &self.largest
     }
 
     /// Tokens on the device.
