@@ -5,6 +5,7 @@
 // positions alone, and blocks are added up in order, so neither the batch, nor the slots of ancestors, nor the kernel that is
 // used change a bit.
 #include "cache.cuh"
+#include "quantise.cuh"
 
 const int BLOCK = 128;
 // Elements of keys that are staged at a time, and the distance of their rows that keeps banks apart.
@@ -249,8 +250,8 @@ DEVICE void attend_split(const float *q, const uint8_t *keys, const uint8_t *val
     });
 }
 
-// Adds up the blocks of one query, in order.
-extern "C" __global__ void attend_merge(const float *scratch, const Step *step, const uint64_t *ancestors, float *out, Shape shape) {
+// Adds up the blocks of one query, in order; where there is room for quants the result is quantised as well.
+DEVICE void merge(const float *scratch, const Step *step, const uint64_t *ancestors, float *out, const Shape &shape, uint8_t *quants, Info *info) {
     const int unit = blockIdx.x, last = position(unit / (shape.heads * shape.group), step->base, ancestors);
     const int first_block = lowest_position(last, shape.window) / BLOCK;
     float top = NEGATIVE_INFINITY, total = 0.0f, sums[2] = {0.0f, 0.0f};
@@ -269,10 +270,23 @@ extern "C" __global__ void attend_merge(const float *scratch, const Step *step, 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int element = threadIdx.x + i * BLOCK;
-        if (element < shape.width) out[(size_t)unit * shape.width + element] = sums[i] * inverse;
+        if (element < shape.width) {
+            const size_t at = (size_t)unit * shape.width + element;
+            out[at] = sums[i] * inverse;
+            if (quants) quantise_warp(sums[i] * inverse, at, quants, info);
+        }
     }
 }
+
+extern "C" __global__ void attend_merge(const float *scratch, const Step *step, const uint64_t *ancestors, float *out, Shape shape) {
+    merge(scratch, step, ancestors, out, shape, nullptr, nullptr);
+}
 ENTRY(attend_merge)
+
+extern "C" __global__ void attend_merge_quantised(const float *scratch, const Step *step, const uint64_t *ancestors, float *out, Shape shape, uint8_t *quants, Info *info) {
+    merge(scratch, step, ancestors, out, shape, quants, info);
+}
+ENTRY(attend_merge_quantised)
 
 // All blocks of positions, one after the other.
 template <class T, int Q>

@@ -1,6 +1,6 @@
 // Row and elementwise kernels; see src/backend/cuda/kernels.rs for their arguments. Those without a sum over a row give the
 // bits of the CPU's scalar code.
-#include "prelude.cuh"
+#include "quantise.cuh"
 
 #define ELEMENT (blockIdx.x * blockDim.x + threadIdx.x)
 
@@ -50,13 +50,21 @@ extern "C" __global__ void rms_norm_warp(const float *x, const float *weight, fl
 }
 ENTRY(rms_norm_warp)
 
-// 256 threads a row.
-extern "C" __global__ void rms_norm_block(const float *x, const float *weight, float *out, int width, float eps, int rows) {
+// 256 threads a row. Where they are not null, `y` is added to `x` first, and the result is quantised.
+DEVICE void norm_row(float *x, const float *y, const float *weight, float *out, uint8_t *quants, Info *info, int width, float eps) {
     __shared__ float parts[8];
-    x += (size_t)blockIdx.x * width;
-    out += (size_t)blockIdx.x * width;
+    const size_t start = (size_t)blockIdx.x * width;
+    x += start;
+    out += start;
     float squares = 0.0f;
-    for (int i = threadIdx.x; i < width; i += 256) squares = fmaf(x[i], x[i], squares);
+    for (int i = threadIdx.x; i < width; i += 256) {
+        float v = x[i];
+        if (y) {
+            v += y[start + i];
+            x[i] = v;
+        }
+        squares = fmaf(v, v, squares);
+    }
     squares = warp_sum(squares);
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = squares;
     __syncthreads();
@@ -64,9 +72,23 @@ extern "C" __global__ void rms_norm_block(const float *x, const float *weight, f
 #pragma unroll
     for (int i = 1; i < 8; i++) squares += parts[i];
     const float factor = norm_factor(squares, width, eps);
-    for (int i = threadIdx.x; i < width; i += 256) out[i] = x[i] * factor * weight[i];
+    for (int i = threadIdx.x; i < width; i += 256) {
+        const float v = x[i] * factor * weight[i];
+        out[i] = v;
+        // Warps take blocks of 32 whole, since widths that are quantised are made of them.
+        if (quants) quantise_warp(v, start + i, quants, info);
+    }
+}
+
+extern "C" __global__ void rms_norm_block(float *x, const float *weight, float *out, int width, float eps, int rows) {
+    norm_row(x, nullptr, weight, out, nullptr, nullptr, width, eps);
 }
 ENTRY(rms_norm_block)
+
+extern "C" __global__ void rms_norm_fused(float *x, const float *y, const float *weight, float *out, uint8_t *quants, Info *info, int width, float eps, int rows) {
+    norm_row(x, y, weight, out, quants, info, width, eps);
+}
+ENTRY(rms_norm_fused)
 
 // Turns elements a and b of pair number `pair` among `heads * half` of a row.
 template <int STRIDE> DEVICE void rotate(float *x, const float *cos, const float *sin, int cols, int width, int half, int rows) {
@@ -109,6 +131,18 @@ ELEMENTWISE(silu, (float *x, int n), silu_of(x[i]))
 ELEMENTWISE(gelu, (float *x, int n), gelu_of(x[i]))
 ELEMENTWISE(glu_silu, (float *x, const float *up, int n), silu_of(x[i]) * up[i])
 ELEMENTWISE(glu_gelu, (float *x, const float *up, int n), gelu_of(x[i]) * up[i])
+// The same, quantised as well; n is a multiple of 32.
+#define GLU_QUANTISED(name, activation)                                                                          \
+    extern "C" __global__ void name(float *x, const float *up, uint8_t *quants, Info *info, int n) {             \
+        const int i = ELEMENT;                                                                                   \
+        if (i >= n) return;                                                                                      \
+        x[i] = activation(x[i]) * up[i];                                                                         \
+        quantise_warp(x[i], i, quants, info);                                                                    \
+    }                                                                                                            \
+    ENTRY(name)
+
+GLU_QUANTISED(glu_silu_quantised, silu_of)
+GLU_QUANTISED(glu_gelu_quantised, gelu_of)
 ELEMENTWISE(add, (float *x, const float *y, int n), x[i] + y[i])
 ELEMENTWISE(softcap, (float *x, float cap, int n), cap * hyperbolic_tangent(x[i] * (1.0f / cap)))
 

@@ -42,11 +42,11 @@ DEVICE void finish(const Operands &o, const float *parts, int stride, int count,
     o.out[(size_t)row * o.outputs + output] = sum;
 }
 
-template <class F, int N> DEVICE void dot(const Operands &o) {
+template <class F, int N> DEVICE void dot(const Operands &o, int tile) {
     // Steps whose weights are asked for before the first of them is used.
     const int AHEAD = 4;
     __shared__ float parts[PARTS][N][TILE];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = blockIdx.y, first = blockIdx.x * N;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * N;
     const Cut c = cut(o.cols);
     const int from = warp * c.of_part, to = from + c.of_part < c.steps ? from + c.of_part : c.steps;
     const uint8_t *records = o.weight.quants + (size_t)tile * c.steps * Tile<F>::RECORD;
@@ -122,15 +122,15 @@ DEVICE void multiply(float (*sums)[2], const uint32_t a[4], const uint32_t b[2],
     }
 }
 
-template <class F, int N> DEVICE void mma(const Operands &o) {
+template <class F, int N> DEVICE void mma(const Operands &o, int tile) {
     const int COLUMNS = N / 8;
     // Steps whose weights are asked for before the first of them is used: few rows wait for memory, many for the units.
-    const int AHEAD = N == 8 ? 4 : N == 16 ? 2 : 1;
+    const int AHEAD = N == 8 && !F::HALVES ? 4 : N <= 16 ? 2 : 1;
     // Columns of eight that are added up at a time, and the distance of their rows that keeps banks apart.
     const int TOGETHER = COLUMNS > 1 ? 2 : 1, STRIDE = 36;
     __shared__ float parts[PARTS][TOGETHER * 8][STRIDE];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int tile = blockIdx.y, first = blockIdx.x * N;
+    const int first = blockIdx.x * N;
     const Cut c = cut(o.cols);
     const int from = warp * c.of_part, to = from + c.of_part < c.steps ? from + c.of_part : c.steps;
     const uint8_t *records = o.weight.quants + (size_t)tile * c.steps * Tile<F>::RECORD;
@@ -202,11 +202,32 @@ template <class F, int N> DEVICE void mma(const Operands &o) {
     }
 }
 
+// Up to three products with the same input (kernels.rs: Products); those that are missing have no outputs.
+struct Products {
+    const uint8_t *quants[3], *steps[3], *blocks[3];
+    const float *bias[3];
+    float *out[3];
+    int outputs[3];
+};
+
+// What a block works on, and its tile: tiles of all products lie in a row. Chosen without an index, which would move the
+// parameters to memory. Kernels of many rows, which have no register to spare, take the first product only.
+template <bool SEVERAL> DEVICE Operands choose(const Products &p, const uint32_t *x, const Info *info, int cols, int rows, int &tile) {
+    const int first = (p.outputs[0] + TILE - 1) / TILE, second = (p.outputs[1] + TILE - 1) / TILE;
+    tile = blockIdx.y;
+    if (!SEVERAL || tile < first) return {{p.quants[0], p.steps[0], p.blocks[0]}, x, info, p.bias[0], p.out[0], p.outputs[0], cols, rows};
+    tile -= first;
+    if (tile < second) return {{p.quants[1], p.steps[1], p.blocks[1]}, x, info, p.bias[1], p.out[1], p.outputs[1], cols, rows};
+    tile -= second;
+    return {{p.quants[2], p.steps[2], p.blocks[2]}, x, info, p.bias[2], p.out[2], p.outputs[2], cols, rows};
+}
+
 #define PRODUCT(name, kind, F, N)                                                                                          \
     extern "C" __global__ void __launch_bounds__(32 * PARTS, 1)                                                               \
-        name(const uint8_t *quants, const uint8_t *steps, const uint8_t *blocks, const uint32_t *x, const Info *info,      \
-             const float *bias, float *out, int outputs, int cols, int rows) {                                             \
-        kind<F, N>({{quants, steps, blocks}, x, info, bias, out, outputs, cols, rows});                                    \
+        name(Products products, const uint32_t *x, const Info *info, int cols, int rows) {                                 \
+        int tile;                                                                                                          \
+        const Operands o = choose<N <= 8>(products, x, info, cols, rows, tile);                                            \
+        kind<F, N>(o, tile);                                                                                               \
     }                                                                                                                      \
     ENTRY(name)
 

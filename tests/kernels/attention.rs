@@ -4,7 +4,7 @@ use super::common::blocks::Random;
 use super::device::{Arg, Buffer, NULL, ORDERS, is_there, launch, set_order};
 use super::{mat, scalar};
 use crate::args;
-use foretoken::backend::cuda::kernels::{self, AttendPlan, AttendShape, Step};
+use foretoken::backend::cuda::kernels::{self, AttendPlan, AttendShape, Launch, Step};
 use foretoken::backend::{Attention, Backend, KvShape, KvType, Span};
 
 const TYPES: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Q8_0];
@@ -71,10 +71,27 @@ impl Cache {
                 let scratch = Buffer::floats(kernels::split_floats(&shape));
                 launch(&split, args![&q, k, v, &step, ancestors, &scratch, Arg::Shape(shape)]);
                 launch(&merge, args![&scratch, &step, ancestors, &out, Arg::Shape(shape)]);
+                if kind.width.is_multiple_of(32) {
+                    self::quantises_as_well(&merge, args![&scratch, &step, ancestors], &out, shape, rows, cols);
+                }
             }
         }
         out.read(rows * cols)
     }
+}
+
+/// The merging kernel that quantises, against merging and quantising.
+fn quantises_as_well(merge: &Launch, operands: Vec<Arg>, out: &Buffer, shape: AttendShape, rows: usize, cols: usize) {
+    let room = || (Buffer::room(rows * cols), Buffer::room(rows * cols / 32 * kernels::INFO_BYTES));
+    let ((quants, info), (want, want_info)) = (room(), room());
+    launch(&kernels::quantise(rows, cols), args![out, &want, &want_info, rows * cols / 32]);
+    let fused = kernels::merge_quantised(merge);
+    let again = Buffer::floats(rows * cols);
+    launch(&fused, [operands, args![&again, Arg::Shape(shape), &quants, &info]].concat());
+    assert!(same(&again.read(rows * cols), &out.read(rows * cols)));
+    assert!(quants.read::<u8>(rows * cols) == want.read::<u8>(rows * cols));
+    let bytes = rows * cols / 32 * kernels::INFO_BYTES;
+    assert!(info.read::<u8>(bytes) == want_info.read::<u8>(bytes));
 }
 
 /// A tree of so many nodes in which each hangs on one of the few before it.

@@ -1,7 +1,7 @@
 //! Launches of single kernels on the emulated driver.
 
 use super::common::emulator;
-use foretoken::backend::cuda::kernels::{AttendShape, Launch};
+use foretoken::backend::cuda::kernels::{AttendShape, Launch, Products};
 use libloading::Library;
 use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
@@ -132,6 +132,11 @@ impl Buffer {
         values
     }
 
+    /// Where it is.
+    pub fn address(&self) -> u64 {
+        self.at
+    }
+
     /// A pointer to byte `offset`.
     pub fn at(&self, offset: usize) -> Arg {
         Arg::Pointer(self.at + offset as u64)
@@ -145,6 +150,7 @@ pub enum Arg {
     I32(i32),
     F32(f32),
     Shape(AttendShape),
+    Products(Products),
 }
 
 pub const NULL: Arg = Arg::Pointer(0);
@@ -179,6 +185,7 @@ pub fn launch(launch: &Launch, mut args: Vec<Arg>) {
             Arg::I32(n) => std::ptr::from_mut(n).cast(),
             Arg::F32(x) => std::ptr::from_mut(x).cast(),
             Arg::Shape(shape) => std::ptr::from_mut(shape).cast(),
+            Arg::Products(products) => std::ptr::from_mut(products).cast(),
         })
         .collect();
     let ((x, y, z), null) = (launch.grid, std::ptr::null_mut());

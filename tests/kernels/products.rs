@@ -1,9 +1,9 @@
 //! Products: close to plain arithmetic, and law 1 to the bit over row counts, kernels and orders of threads.
 
 use super::common::blocks::{Random, weights};
-use super::device::{Buffer, NULL, ORDERS, is_there, launch, set_order};
+use super::device::{Arg, Buffer, NULL, ORDERS, is_there, launch, set_order};
 use crate::args;
-use foretoken::backend::cuda::kernels::{self, Unit};
+use foretoken::backend::cuda::kernels::{self, Products, Unit};
 use foretoken::backend::cuda::pack::Layout;
 use foretoken::quant::{FORMATS, Format};
 
@@ -39,6 +39,12 @@ impl Case {
         Self { format, cols, outputs, weights, layout, device: Buffer::of(&packed), bias: random.normals(outputs), x }
     }
 
+    /// One product with this weight, of an integer format.
+    fn product(&self, bias: u64, out: &Buffer) -> Products {
+        let arrays = [0, self.layout.steps, self.layout.blocks].map(|at| self.device.address() + at as u64);
+        Products::one(arrays, bias, out.address(), self.outputs)
+    }
+
     /// Rows `range` of the input times the weight.
     fn times(&self, range: std::ops::Range<usize>, unit: Unit) -> Vec<f32> {
         let (rows, cols, outputs) = (range.len(), self.cols, self.outputs);
@@ -49,8 +55,8 @@ impl Case {
             let room = rows.next_multiple_of(kernels::ROOM);
             let (quants, info) = (Buffer::room(room * cols), Buffer::room(room * cols / 32 * kernels::INFO_BYTES));
             launch(&kernels::quantise(rows, cols), args![&x, &quants, &info, rows * cols / 32]);
-            let (steps, blocks) = (self.device.at(self.layout.steps), self.device.at(self.layout.blocks));
-            launch(&shape, args![&self.device, steps, blocks, &quants, &info, &bias, &out, outputs, cols, rows]);
+            let products = Arg::Products(self.product(bias.address(), &out));
+            launch(&shape, args![products, &quants, &info, cols, rows]);
         } else {
             launch(&shape, args![&self.device, &x, &bias, &out, outputs, cols, rows]);
         }
@@ -175,11 +181,49 @@ fn no_bias_is_a_bias_of_nothing() {
         if format.int8 {
             let (quants, info) = (Buffer::room(64 * 256), Buffer::room(64 * 8 * 16));
             launch(&kernels::quantise(1, 256), args![&x, &quants, &info, 8usize]);
-            let (steps, blocks) = (case.device.at(case.layout.steps), case.device.at(case.layout.blocks));
-            launch(&shape, args![&case.device, steps, blocks, &quants, &info, NULL, &out, 32usize, 256usize, 1usize]);
+            let products = Arg::Products(case.product(0, &out));
+            launch(&shape, args![products, &quants, &info, 256usize, 1usize]);
         } else {
             launch(&shape, args![&case.device, &x, NULL, &out, 32usize, 256usize, 1usize]);
         }
         super::same_bits(format.name, &out.read(32), &want);
     }
+}
+
+/// Weights that share an input give in one launch what they give in one each.
+#[test]
+fn products_together_are_products_alone() {
+    if !is_there() {
+        return;
+    }
+    let (mut random, mut cases) = (Random(44), 0);
+    for format in FORMATS.iter().filter(|format| format.int8) {
+        let cols = 512;
+        let mut all: Vec<Case> = [33, 7, 64].map(|outputs| Case::new(format, cols, outputs, 9, &mut random)).into();
+        let x = all[0].x.clone();
+        all.iter_mut().for_each(|case| case.x.clone_from(&x));
+        for (count, rows) in [(2, 1), (3, 2), (3, 4), (2, 8), (3, 5)] {
+            set_order(ORDERS[cases % 3]);
+            let unit = if rows > 4 { Unit::Mma } else { Unit::Dot };
+            let (input, quants, info) =
+                (Buffer::of(&x[..rows * cols]), Buffer::room(64 * cols), Buffer::room(64 * cols / 32 * 16));
+            launch(&kernels::quantise(rows, cols), args![&input, &quants, &info, rows * cols / 32]);
+            let (mut together, mut grid, mut outs) = (Products::default(), 0, vec![]);
+            for case in &all[..count] {
+                let (bias, out) = (Buffer::of(&case.bias), Buffer::floats(rows * case.outputs));
+                together = together.and(&case.product(bias.address(), &out)).unwrap();
+                grid += kernels::product_as(format, case.outputs, rows, unit).grid.1;
+                outs.push((bias, out));
+            }
+            assert_eq!((together.count(), together.and(&together)), (count, None));
+            let mut shape = kernels::product_as(format, 1, rows, unit);
+            shape.grid.1 = grid;
+            launch(&shape, args![Arg::Products(together), &quants, &info, cols, rows]);
+            for (case, (_, out)) in all.iter().zip(&outs) {
+                super::same_bits(format.name, &out.read(rows * case.outputs), &case.times(0..rows, unit));
+            }
+            cases += 1;
+        }
+    }
+    println!("{cases} launches, all equal to the bit");
 }

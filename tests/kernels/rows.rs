@@ -1,7 +1,7 @@
 //! Kernels on rows: those without a sum give the CPU's bits.
 
 use super::common::blocks::{Random, lengths, weights};
-use super::device::{Buffer, ORDERS, is_there, launch, set_order};
+use super::device::{Buffer, NULL, ORDERS, is_there, launch, set_order};
 use super::{mat, same_bits, scalar};
 use crate::args;
 use foretoken::backend::cuda::{kernels, pack::Layout};
@@ -221,6 +221,71 @@ fn table_rows_are_widened_as_the_cpu_widens_them() {
                 let mut want = cpu.mat(tokens.len(), cols).unwrap();
                 cpu.embed(&cpu.table(&view).unwrap(), &tokens, scale, &mut want);
                 same_bits(format.name, &out.read(tokens.len() * cols), want.values());
+                cases += 1;
+            }
+        }
+    }
+    println!("{cases} cases, all equal to the bit");
+}
+
+#[test]
+fn filled_memory_is_spread_and_within_bounds() {
+    if !is_there() {
+        return;
+    }
+    let n = 5000usize;
+    let (words, halves) = (Buffer::room(4 * n), Buffer::room(2 * n));
+    launch(&kernels::fill_bits(n), args![&words, n, 3usize]);
+    launch(&kernels::fill_halves(n), args![&halves, n, 0.25, 3usize]);
+    let words = words.read::<u32>(n);
+    let ones: u32 = words.iter().map(|word| word.count_ones()).sum();
+    // 160,000 fair coins: deviation 200.
+    assert!(ones.abs_diff(80_000) < 1000 && words.iter().collect::<std::collections::HashSet<_>>().len() > n - 5);
+    let values: Vec<f32> = halves.read::<u16>(n).into_iter().map(|x| half::f16::from_bits(x).to_f32()).collect();
+    assert!(values.iter().all(|x| x.abs() <= 0.25));
+    assert!(values.iter().sum::<f32>().abs() < 0.25 * 5.0 * (n as f32).sqrt() && values.iter().any(|x| *x < -0.2));
+}
+
+/// Kernels that do the work of several give the same bits.
+#[test]
+fn fused_kernels_are_their_parts() {
+    if !is_there() {
+        return;
+    }
+    let (mut random, mut cases) = (Random(37), 0);
+    for width in [288, 576, 1024, 4096] {
+        for count in [1, 3] {
+            let n = count * width;
+            let (x, y, weight) = (rows(&mut random, count, width), random.normals(n), random.normals(width));
+            let (quant_bytes, info_bytes) = (n, n / 32 * kernels::INFO_BYTES);
+            let quantised = |x: &Buffer| -> (Vec<u8>, Vec<u8>) {
+                let (quants, info) = (Buffer::room(quant_bytes), Buffer::room(info_bytes));
+                launch(&kernels::quantise(count, width), args![x, &quants, &info, n / 32]);
+                (quants.read(quant_bytes), info.read(info_bytes))
+            };
+            for (adds, order) in [(false, ORDERS[0]), (true, ORDERS[1]), (true, ORDERS[2])] {
+                set_order(order);
+                let (a, b, other, w) = (Buffer::of(&x), Buffer::of(&x), Buffer::of(&y), Buffer::of(&weight));
+                let (out, want) = (Buffer::floats(n), Buffer::floats(n));
+                let (quants, info) = (Buffer::room(quant_bytes), Buffer::room(info_bytes));
+                let y = if adds { other.at(0) } else { NULL };
+                launch(&kernels::rms_norm_fused(count), args![&a, y, &w, &out, &quants, &info, width, 1e-6, count]);
+                if adds {
+                    launch(&kernels::add(n), args![&b, &other, n]);
+                }
+                launch(&kernels::rms_norm(width, count), args![&b, &w, &want, width, 1e-6, count]);
+                same_bits("the stream", &a.read(n), &b.read(n));
+                same_bits("the norm", &out.read(n), &want.read(n));
+                assert!((quants.read(quant_bytes), info.read(info_bytes)) == quantised(&want), "quants, {width}");
+                cases += 1;
+            }
+            for activation in [Activation::Silu, Activation::GeluTanh] {
+                let (a, b, up) = (Buffer::of(&x), Buffer::of(&x), Buffer::of(&y));
+                let (quants, info) = (Buffer::room(quant_bytes), Buffer::room(info_bytes));
+                launch(&kernels::glu_quantised(activation, n), args![&a, &up, &quants, &info, n]);
+                launch(&kernels::glu(activation, n), args![&b, &up, n]);
+                same_bits("glu", &a.read(n), &b.read(n));
+                assert!((quants.read(quant_bytes), info.read(info_bytes)) == quantised(&b), "quants, {width}");
                 cases += 1;
             }
         }

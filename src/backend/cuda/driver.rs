@@ -4,6 +4,7 @@
 //! were seen before, down to every argument, go as one launch graph instead (see [`super::graph`]). What fails on the way is
 //! kept and told by the next [`Driver::copy_out`].
 
+use super::fuse::{self, Pending};
 use super::graph::Graphs;
 use super::kernels::{self, Launch};
 use super::probe::{self, Gpu, said};
@@ -24,7 +25,7 @@ const PINNED: usize = 16 << 20;
 pub const PIECE: usize = PINNED / 2;
 
 /// Words that arguments of a launch take at most, and how many there may be.
-const WORDS: usize = 16;
+const WORDS: usize = 24;
 const ARGUMENTS: usize = 12;
 
 /// A launch with its arguments.
@@ -78,6 +79,57 @@ impl Arguments {
         self.push(&x.to_ne_bytes())
     }
 
+    /// Weights that are multiplied with one input.
+    pub fn products(self, products: &kernels::Products) -> Self {
+        let kernels::Products { quants, steps, blocks, bias, out, outputs } = *products;
+        let words = [quants, steps, blocks, bias, out].concat().into_iter().flat_map(u64::to_ne_bytes);
+        self.push(&words.chain(outputs.into_iter().flat_map(i32::to_ne_bytes)).collect::<Vec<_>>())
+    }
+
+    /// Word `word` of argument `i`.
+    fn word(&self, i: usize, word: usize) -> u64 {
+        assert!(i < usize::from(self.count));
+        self.words[usize::from(self.starts[i]) + word]
+    }
+
+    /// The two 32-bit halves of word `word` of argument `i`.
+    fn halves(&self, i: usize, word: usize) -> [[u8; 4]; 2] {
+        let [a, b, c, d, e, f, g, h] = self.word(i, word).to_ne_bytes();
+        [[a, b, c, d], [e, f, g, h]]
+    }
+
+    /// Argument `i`, a pointer.
+    pub fn pointer_at(&self, i: usize) -> CUdeviceptr {
+        self.word(i, 0)
+    }
+
+    /// Argument `i`, a number.
+    pub fn int_at(&self, i: usize) -> usize {
+        i32::from_ne_bytes(self.halves(i, 0)[0]) as usize
+    }
+
+    /// Argument `i`, a float.
+    pub fn float_at(&self, i: usize) -> f32 {
+        f32::from_ne_bytes(self.halves(i, 0)[0])
+    }
+
+    /// Argument `i`, a shape of attention.
+    pub fn shape_at(&self, i: usize) -> kernels::AttendShape {
+        let half = |n: usize| self.halves(i, n / 2)[n % 2];
+        let (int, float) = (|n| i32::from_ne_bytes(half(n)), |n| f32::from_ne_bytes(half(n)));
+        let [rows, heads, group, width, slots, blocks] = [0, 1, 2, 3, 4, 5].map(int);
+        let (scale, softcap, window) = (float(6), float(7), int(8));
+        kernels::AttendShape { rows, heads, group, width, slots, blocks, scale, softcap, window }
+    }
+
+    /// Argument `i`, weights that are multiplied with one input.
+    pub fn products_at(&self, i: usize) -> kernels::Products {
+        let three = |field: usize| [0, 1, 2].map(|n| self.word(i, 3 * field + n));
+        let [quants, steps, blocks, bias, out] = [0, 1, 2, 3, 4].map(three);
+        let outputs = [0, 1, 2].map(|n| i32::from_ne_bytes(self.halves(i, 15 + n / 2)[n % 2]));
+        kernels::Products { quants, steps, blocks, bias, out, outputs }
+    }
+
     /// A shape of attention.
     pub fn shape(self, shape: &kernels::AttendShape) -> Self {
         let kernels::AttendShape { rows, heads, group, width, slots, blocks, scale, softcap, window } = *shape;
@@ -127,6 +179,8 @@ struct State {
     modules: HashMap<String, CUmodule>,
     functions: HashMap<String, CUfunction>,
     queue: Vec<Call>,
+    /// The latest launch, which may become one with the next.
+    latest: Option<Pending>,
     graphs: Graphs,
     pinned: *mut u8,
     /// Bytes of it that copies under way may still read.
@@ -152,6 +206,7 @@ impl Driver {
             modules: HashMap::new(),
             functions: HashMap::new(),
             queue: Vec::with_capacity(TOGETHER),
+            latest: None,
             graphs: Graphs::new(),
             pinned: pinned.cast(),
             busy: 0,
@@ -216,12 +271,14 @@ impl Driver {
     /// Queues a launch.
     pub fn launch(&self, launch: &Launch, arguments: Arguments) {
         let mut state = self.bound();
-        let function = match state.function(launch) {
-            Ok(function) => function,
-            Err(error) => return state.note(&format!("finding kernel {}", launch.kernel), error),
-        };
-        let Arguments { words, starts, count, used } = arguments;
-        state.queue.push(Call { function, grid: launch.grid, block: launch.block, words, starts, count, used });
+        let next = Pending { launch: launch.clone(), arguments };
+        match state.latest.as_ref().and_then(|latest| fuse::join(latest, &next)) {
+            Some(joined) => state.latest = Some(joined),
+            None => {
+                state.queue_latest();
+                state.latest = Some(next);
+            }
+        }
         if state.queue.len() >= TOGETHER {
             state.flush(self.stream);
         }
@@ -249,6 +306,7 @@ impl Driver {
 
     fn copy_piece(&self, to: &Memory, at: usize, bytes: &[u8]) {
         let mut state = self.bound();
+        state.queue_latest();
         if state.queue.iter().any(|call| call.uses(to)) {
             state.flush(self.stream);
         }
@@ -322,8 +380,20 @@ impl State {
         Ok(function)
     }
 
+    /// Queues the latest launch.
+    fn queue_latest(&mut self) {
+        let Some(Pending { launch, arguments }) = self.latest.take() else { return };
+        let function = match self.function(&launch) {
+            Ok(function) => function,
+            Err(error) => return self.note(&format!("finding kernel {}", launch.kernel), error),
+        };
+        let Arguments { words, starts, count, used } = arguments;
+        self.queue.push(Call { function, grid: launch.grid, block: launch.block, words, starts, count, used });
+    }
+
     /// Gives the stream what is queued.
     fn flush(&mut self, stream: CUstream) {
+        self.queue_latest();
         if self.fault.is_none()
             && let Err((doing, error)) = self.graphs.run(&self.queue, stream)
         {
@@ -349,6 +419,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         let mut state = self.bound();
         state.queue.clear();
+        state.latest = None;
         state.synchronise(self.stream);
         state.graphs.clear();
         // SAFETY: each was made once and is used no more; errors at the end of all are nobody's concern.

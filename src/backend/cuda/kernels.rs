@@ -70,17 +70,82 @@ pub const PARTS: usize = 16;
 /// Rows up to which a product runs on `dot` kernels; from there on on `mma` ones (integer formats only).
 pub const DOT_ROWS: usize = 4;
 
+/// Products that a launch takes together, at most.
+pub const TOGETHER: usize = 3;
+
+/// Weights of one format with the same input, which one launch multiplies it with. Passed by value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Products {
+    /// Each weight's three arrays (see [`super::pack::Layout`]).
+    pub quants: [u64; TOGETHER],
+    /// Scales of steps.
+    pub steps: [u64; TOGETHER],
+    /// Scales of blocks.
+    pub blocks: [u64; TOGETHER],
+    /// `[outputs]` f32, or 0 for none.
+    pub bias: [u64; TOGETHER],
+    /// `[rows, outputs]` f32.
+    pub out: [u64; TOGETHER],
+    /// Rows of each weight; 0 where there is none.
+    pub outputs: [i32; TOGETHER],
+}
+
+impl Products {
+    /// One product.
+    pub fn one(arrays: [u64; 3], bias: u64, out: u64, outputs: usize) -> Self {
+        let [quants, steps, blocks] = arrays;
+        let outputs = i32::try_from(outputs).expect("shapes are checked when they are made");
+        let first = |x| [x, 0, 0];
+        Self {
+            quants: first(quants),
+            steps: first(steps),
+            blocks: first(blocks),
+            bias: first(bias),
+            out: first(out),
+            outputs: [outputs, 0, 0],
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.outputs.iter().take_while(|&&outputs| outputs > 0).count()
+    }
+
+    /// These and others, if they fit.
+    pub fn and(mut self, others: &Self) -> Option<Self> {
+        let (at, more) = (self.count(), others.count());
+        if at + more > TOGETHER {
+            return None;
+        }
+        for i in 0..more {
+            self.quants[at + i] = others.quants[i];
+            self.steps[at + i] = others.steps[i];
+            self.blocks[at + i] = others.blocks[i];
+            self.bias[at + i] = others.bias[i];
+            self.out[at + i] = others.out[i];
+            self.outputs[at + i] = others.outputs[i];
+        }
+        Some(self)
+    }
+}
+
 /// The product kernel for a batch of `rows` rows and a weight of `outputs` rows.
 ///
-/// Integer formats, `{format}_dot{1,2,4}` and `{format}_mma{8,16,32,64}` (some lack the last):
-/// `(quants: *u8, steps: *u8, blocks: *u8, x: *i8, info: *Info, bias: *f32 or null, out: *f32, outputs: i32, cols: i32,
-/// rows: i32)`; the first three are the weight's arrays (see [`super::pack::Layout`]), the next two what `quantise` gave,
-/// with [`ROOM`].
+/// Integer formats, `{format}_dot{1,2,4}` and `{format}_mma{8,16,32,64}` (some lack the last): `(products: Products, x: *i8,
+/// info: *Info, cols: i32, rows: i32)`; `x` and `info` are what `quantise` gave, with [`ROOM`]. Kernels for at most eight rows
+/// take several [`Products`] on a grid whose y is the sum of theirs, the others one.
 ///
 /// Float formats, `{format}_dot{1,2,4,8}`:
 /// `(weights: *u8, x: *f32, bias: *f32 or null, out: *f32, outputs: i32, cols: i32, rows: i32)`.
 pub fn product(format: &Format, outputs: usize, rows: usize) -> Launch {
     product_as(format, outputs, rows, if rows <= DOT_ROWS || !format.int8 { Unit::Dot } else { Unit::Mma })
+}
+
+/// Whether a kernel takes several [`Products`].
+pub fn takes_several(kernel: &str) -> bool {
+    let float = ["f32_", "f16_", "bf16_"].iter().any(|module| kernel.starts_with(module));
+    !float && ["_dot1", "_dot2", "_dot4", "_mma8"].iter().any(|ending| kernel.ends_with(ending))
 }
 
 /// What a product runs on.
@@ -131,11 +196,26 @@ pub fn embed(format: &Format, cols: usize, rows: usize) -> Launch {
 /// `rms_norm_warp` or `rms_norm_block(x: *f32, weight: *f32, out: *f32, width: i32, eps: f32, rows: i32)`: `rows` is the
 /// number of heads of `width` in all; `out` may be `x`.
 pub fn rms_norm(width: usize, rows: usize) -> Launch {
-    if width <= 256 {
+    if width <= WARP_NORM {
         Launch::new("ops", "rms_norm_warp", (rows.div_ceil(8), 1, 1), 256)
     } else {
         Launch::new("ops", "rms_norm_block", (rows, 1, 1), 256)
     }
+}
+
+/// Rows of up to so many elements are normed by a warp, longer ones by a block.
+const WARP_NORM: usize = 256;
+
+/// `rms_norm_fused(x: *f32, y: *f32 or null, weight: *f32, out: *f32, quants: *i8 or null, info: *Info, width: i32, eps: f32,
+/// rows: i32)`: what `add(x, y)`, `rms_norm_block(x, ..)` and `quantise(out, ..)` do one after the other, with the same bits.
+pub fn rms_norm_fused(rows: usize) -> Launch {
+    Launch::new("ops", "rms_norm_fused", (rows, 1, 1), 256)
+}
+
+/// `glu_silu_quantised` or `glu_gelu_quantised(gate: *f32, up: *f32, quants: *i8, info: *Info, n: i32)`: `glu` and then
+/// `quantise(gate, ..)`, with the same bits.
+pub fn glu_quantised(activation: Activation, n: usize) -> Launch {
+    Launch::over(if activation == Activation::Silu { "glu_silu_quantised" } else { "glu_gelu_quantised" }, n)
 }
 
 /// `rope_adjacent` or `rope_halves(x: *f32, cos: *f32, sin: *f32, cols: i32, width: i32, half: i32, rows: i32)`: turns `x[T,
@@ -244,7 +324,8 @@ pub enum AttendPlan {
     ///
     /// `attend_split_{type}_{queries}(q: *f32, keys: *u8, values: *u8, step: *Step, ancestors: *u64 or null, scratch: *f32,
     /// shape: AttendShape)`, then `attend_merge(scratch: *f32, step: *Step, ancestors: *u64 or null, out: *f32, shape:
-    /// AttendShape)`.
+    /// AttendShape)`, which as `attend_merge_quantised(.., quants: *i8, info: *Info)` does `quantise(out, ..)` too where heads
+    /// are a multiple of 32 wide.
     Split {
         /// The blocks.
         split: Launch,
@@ -294,6 +375,11 @@ pub fn attend_split(ty: KvType, shape: &AttendShape) -> AttendPlan {
     let split = Launch::new("attend", kernel, (blocks, heads, queries.div_ceil(tile)), ATTEND_BLOCK);
     let merge = Launch::new("attend", "attend_merge", (queries * heads, 1, 1), ATTEND_BLOCK);
     AttendPlan::Split { split, merge }
+}
+
+/// The merging kernel that quantises, for one that does not.
+pub fn merge_quantised(merge: &Launch) -> Launch {
+    Launch { kernel: "attend_merge_quantised".into(), ..merge.clone() }
 }
 
 /// [`AttendPlan::Whole`], whatever the shape.

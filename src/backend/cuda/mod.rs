@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // calls of the driver
 
 mod driver;
+mod fuse;
 mod graph;
 pub mod kernels;
 mod kv;
@@ -24,7 +25,7 @@ use crate::gguf::TensorView;
 use crate::tree::{DraftTree, Token};
 use anyhow::{Context, Result};
 use driver::{Arguments, Driver, Memory};
-use kernels::{ATTEND_BLOCK, AttendPlan, AttendShape};
+use kernels::{ATTEND_BLOCK, AttendPlan, AttendShape, Products};
 use room::{PICKED, Room};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -138,11 +139,14 @@ impl Cuda {
             bias.memory.address()
         });
         let arrays = weight.arrays();
-        let arguments = match weight.format.int8 {
-            true => arrays.iter().chain(&quantised).fold(Arguments::default(), |all, &array| all.pointer(array)),
-            false => Arguments::default().pointer(arrays[0]).pointer(x.address()),
+        let arguments = if weight.format.int8 {
+            let one = Products::one(arrays, bias, out.address(), weight.rows);
+            quantised.into_iter().fold(Arguments::default().products(&one), Arguments::pointer)
+        } else {
+            let pointers = [arrays[0], x.address(), bias, out.address()];
+            pointers.into_iter().fold(Arguments::default(), Arguments::pointer).int(weight.rows)
         };
-        let arguments = arguments.pointer(bias).pointer(out.address()).int(weight.rows).int(weight.cols).int(x.rows);
+        let arguments = arguments.int(weight.cols).int(x.rows);
         self.driver().launch(&kernels::product(weight.format, weight.rows, x.rows), arguments);
     }
 }
