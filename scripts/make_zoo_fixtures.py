@@ -3,10 +3,10 @@
 
 usage: make_zoo_fixtures.py ZOO_FOLDER
 
-The F32 models are random numbers, which do not compress. Except for tiny-llama, which the F16 and BF16 files are derived
-from, their weights lose the last 12 bits of their mantissa (that moves logits by less than 1e-4 of their range; the
-tests allow 2e-3), and all are stored as byte planes (all first bytes, all second bytes, ...), then gzipped. Of the
-logits every third row and the last of each prompt are kept, as 16-bit steps of one scale a file.
+The F32 models are random numbers, which do not compress. Their weights lose the last 13 bits of their mantissa (that moves
+logits by up to 1e-3 of their range; the tests allow 2e-3), those of tiny-llama, which the F16 and BF16 files are derived from,
+the last 8, and all are stored as byte planes (all first bytes, all second bytes, ...), then gzipped. Of the logits every
+third row and the last of each prompt are kept, as 16-bit steps of one scale a file.
 """
 import gzip, pathlib, struct, sys
 import numpy as np
@@ -21,14 +21,14 @@ def write(name, data):
     (target / name).write_bytes(gzip.compress(data, 9, mtime=0))
 
 
-def rounded(path):
-    """The file with the matrices' floats rounded to 11 bits of mantissa."""
+def rounded(path, bits):
+    """The file with the last bits of the matrices' floats rounded away."""
     data = np.fromfile(path, np.uint8)
     for t in GGUFReader(path).tensors:
         if len(t.shape) == 2:
             view = data[t.data_offset:t.data_offset + t.n_bytes].view(np.uint32)
-            view += 0x7FF + ((view >> 12) & 1)
-            view &= np.uint32(0xFFFFF000)
+            view += np.uint32((1 << bits - 1) - 1) + ((view >> np.uint32(bits)) & np.uint32(1))
+            view &= np.uint32(0xFFFFFFFF ^ (1 << bits) - 1)
     return data
 
 
@@ -39,7 +39,7 @@ for path in sorted(source.glob("tiny-*.gguf")):
     if kind != "gguf":
         write(path.name + ".gz", path.read_bytes())
         continue
-    data = np.fromfile(path, np.uint8) if path.name == "tiny-llama.gguf" else rounded(path)
+    data = rounded(path, 8 if path.name == "tiny-llama.gguf" else 13)
     data = np.concatenate([data, np.zeros(-len(data) % 4, np.uint8)])
     write(path.name + ".planes.gz", data.reshape(-1, 4).T.tobytes())
 

@@ -164,6 +164,8 @@ fn attention() {
                 (70, 9, Some(3), None, 1.0),
                 (130, 5, None, None, 300.0),
                 (15, 40, Some(20), Some(30.0), 4.0),
+                (300, 3, None, None, 1.0),
+                (250, 50, Some(140), None, 1.0),
             ] {
                 let shape = KvShape { layers: 2, slots: base + rows, heads: kv_heads, width, ty };
                 let q: Vec<f32> = random.normals(rows * heads * width).into_iter().map(|x| x * size).collect();
@@ -191,6 +193,69 @@ fn attention() {
             }
         }
     }
+}
+
+/// Laws 1 and 2 across borders of blocks and pages: a row among others, alone, and at the end of its own chain, on one thread
+/// and on several.
+#[test]
+fn attention_of_a_row_has_the_same_bits_in_any_company() {
+    let mut random = Random(15);
+    let (heads, kv_heads, width) = (6, 2, 32);
+    let sets: Vec<[Cpu; 2]> =
+        Isa::available().map(|isa| [1, 3].map(|threads| Cpu::new(isa, threads).unwrap())).collect();
+    let mut tried = 0;
+    for (base, rows) in [(0, 40), (100, 60), (126, 9), (255, 3), (390, 50), (380, 8)] {
+        for (window, ty) in
+            [(None, KvType::F16), (Some(150), KvType::F32), (Some(7), KvType::F16), (None, KvType::Q8_0)]
+        {
+            let how = Attention { scale: 0.2, softcap: None, window };
+            let (q, k, v) = (
+                random.normals(rows * heads * width),
+                random.normals((base + rows) * kv_heads * width),
+                random.normals((base + rows) * kv_heads * width),
+            );
+            let mut ancestors = vec![1u64];
+            for row in 1..rows {
+                ancestors.push(ancestors[row - 1 - random.below(3).min(row - 1)] | 1 << row);
+            }
+            for [one, three] in &sets {
+                let run = |b: &Cpu, slots: &[usize], rows: &[usize], span: Span<'_>| {
+                    let pick = |x: &[f32], cols: usize, rows: &[usize]| {
+                        let picked: Vec<f32> =
+                            rows.iter().flat_map(|&r| &x[r * cols..(r + 1) * cols]).copied().collect();
+                        mat(b, &picked, cols)
+                    };
+                    let shape = KvShape { layers: 2, slots: 500, heads: kv_heads, width, ty };
+                    let (mut kv, mut out) = (b.kv(shape).unwrap(), b.mat(rows.len(), heads * width).unwrap());
+                    b.store(&mut kv, 1, 0, &pick(&k, kv_heads * width, slots), &pick(&v, kv_heads * width, slots));
+                    b.attend(&pick(&q, heads * width, rows), &kv, 1, span, how, &mut out);
+                    let out = b.read(&out).unwrap();
+                    out.chunks(heads * width)
+                        .map(|row| row.iter().map(|x| x.to_bits()).collect())
+                        .collect::<Vec<Vec<u32>>>()
+                };
+                let all: Vec<usize> = (0..base + rows).collect();
+                let each: Vec<usize> = (0..rows).collect();
+                let chain = run(one, &all, &each, Span::Chain { base });
+                let tree = run(three, &all, &each, Span::Tree { base, ancestors: &ancestors });
+                assert!(chain == run(three, &all, &each, Span::Chain { base }), "threads");
+                for row in (0..rows).rev().step_by(9) {
+                    let what =
+                        format!("row {row} of {rows} at {base}, {ty:?}, window {window:?}, {}", one.isa().name());
+                    let alone = run(three, &all, &[row], Span::Chain { base: base + row });
+                    assert!(chain[row] == alone[0], "chain, {what}");
+                    let alone = run(three, &all, &[row], Span::Tree { base, ancestors: &ancestors[row..=row] });
+                    assert!(tree[row] == alone[0], "tree, {what}");
+                    let path = (0..rows).filter(|&node| ancestors[row] >> node & 1 == 1).map(|node| base + node);
+                    let slots: Vec<usize> = (0..base).chain(path).collect();
+                    let alone = run(three, &slots, &[row], Span::Chain { base: slots.len() - 1 });
+                    assert!(tree[row] == alone[0], "its own chain, {what}");
+                    tried += 1;
+                }
+            }
+        }
+    }
+    assert!(tried > 50);
 }
 
 #[test]

@@ -72,6 +72,7 @@ impl Simd for Avx2 {
     type B = [__m256i; 2];
 
     const WIDE_SHIFT: Option<u32> = None;
+    const SUMS: usize = 4;
 
     #[inline(always)]
     fn splat(x: f32) -> Self::F {

@@ -30,6 +30,7 @@ impl Simd for Avx512 {
     type B = __m512i;
 
     const WIDE_SHIFT: Option<u32> = Some(7);
+    const SUMS: usize = 16;
 
     #[inline(always)]
     fn splat(x: f32) -> Self::F {

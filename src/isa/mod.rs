@@ -116,6 +116,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// What [`Simd::dot_wide`] leaves in its sum: `Some(7)` means 128 times the sum of `x`, `None` means nothing.
     const WIDE_SHIFT: Option<u32>;
+    /// Sums that fit into the registers, beside what a kernel reads.
+    const SUMS: usize;
 
     /// All lanes `x`.
     fn splat(x: f32) -> Self::F;

@@ -21,6 +21,7 @@ impl Simd for Scalar {
     type B = [u8; 64];
 
     const WIDE_SHIFT: Option<u32> = None;
+    const SUMS: usize = 6;
 
     #[inline(always)]
     fn splat(x: f32) -> Self::F {

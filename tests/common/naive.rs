@@ -104,7 +104,7 @@ fn round_block(block: &mut [f32]) {
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     let stored = half::f16::from_f32(scale).to_f32();
     for v in block {
-        *v = (*v * inverse).round() * stored;
+        *v = (*v * inverse).round_ties_even() * stored;
     }
 }
 

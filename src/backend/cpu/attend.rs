@@ -1,261 +1,416 @@
-//! Attention of one row over one KV head: all query heads of the group share each read of a key or value.
+//! Attention, block by block of logical positions.
 //!
-//! A row sees a sequence of logical positions: committed slots from its window's start, then its ancestors in depth order
-//! (for a chain these are simply the next slots). Scores, their exponentials, their sum and the weighted sum of values are
-//! all laid out and accumulated by index in that sequence, so neither the batch nor the slot of an ancestor can change a
-//! bit (law 2). Scores are f32 throughout: products beyond the range of f16 are harmless.
+//! A row sees a sequence of logical positions: committed ones, which are in the slots of their own numbers, then its
+//! ancestors in depth order (for a chain these are simply the next slots). The sequence is cut into blocks that begin at
+//! multiples of [`PAGE`] positions. Within a block, scores, their exponentials, the sum of these and the weighted sum of
+//! values are laid out and accumulated by position, and what the blocks of a row come to is merged in their order. So
+//! neither the batch nor the slot of an ancestor nor the split over threads can change a bit (laws 1 and 2), while a
+//! block's keys and values are read once for all the rows of a tile and the blocks of few rows keep all threads busy.
+//! Scores are f32 throughout: products beyond the range of f16 are harmless.
 
-use super::kv::{LANES, Stored};
-use super::math::{exp, tanh};
-use crate::isa::{Kernel, Simd, load_part, store_part};
+mod kernels;
+
+use super::kv::{LANES, PAGE, Stored};
+use super::{Cpu, Kv, Mat, SMALL, SharedRows, Work};
+use crate::backend::{Attention, Span};
+use crate::isa::Isa;
+use kernels::{Finish, Merge, Scores, Values, Weigh};
 use std::marker::PhantomData;
-use std::slice::ChunksExact;
+use std::ops::Range;
+use std::sync::Mutex;
 
-/// The positions a row sees, in order.
+/// Query heads of a tile of rows, unless one row has more.
+const QUERIES: usize = 48;
+/// Blocks of sixteen keys in a page.
+const STRIPS: usize = PAGE / LANES;
+/// As many more that the scratch slots of a tree may touch.
+const SCRATCH: usize = 5;
+/// Scores of one query: those of the block, then those of scratch slots.
+const ROOM: usize = (STRIPS + SCRATCH) * LANES;
+
+/// Memory that stays from call to call.
+pub struct Rooms {
+    members: Vec<Mutex<Room>>,
+    /// What blocks came to that are not merged yet.
+    parts: Vec<f32>,
+}
+
+/// One member's.
+#[derive(Default)]
+struct Room {
+    /// `[rows * group, K]` of a tile.
+    queries: Vec<f32>,
+    /// `[rows * group, ROOM]`
+    scores: Vec<f32>,
+    /// Of a tile.
+    part: Vec<f32>,
+    /// Of a tile.
+    merged: Vec<f32>,
+}
+
+impl Rooms {
+    pub fn new(threads: usize) -> Self {
+        Self { members: (0..threads).map(|_| Mutex::default()).collect(), parts: Vec::new() }
+    }
+}
+
+/// What one row sees: positions `lowest..end`, those before `run` in slots of their own numbers, the others in those of
+/// its ancestors.
 #[derive(Clone, Copy)]
-pub struct Visible<'a> {
-    /// First committed slot within the window; equals `base` when the window starts later.
-    pub first: usize,
-    /// End of the slots that are seen in sequence from `first`.
-    pub end: usize,
-    /// Slots seen after those.
-    pub rest: &'a [usize],
+struct Seen {
+    lowest: usize,
+    run: usize,
+    end: usize,
+    ancestors: u64,
 }
 
-impl Visible<'_> {
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.end - self.first + self.rest.len()
-    }
-
-    #[inline(always)]
-    fn slot(&self, i: usize) -> usize {
-        let run = self.end - self.first;
-        if i < run { self.first + i } else { self.rest[i - run] }
-    }
-}
-
-/// One row, one KV head, its group of query heads.
-pub struct Attend<'a, T> {
-    /// `[group, K]`
-    pub q: &'a [f32],
-    /// This head's keys in blocks and values in rows (see [`super::kv`]).
-    pub keys: &'a [u8],
-    pub values: &'a [u8],
-    /// Bytes of one value.
-    pub head_bytes: usize,
-    /// Head width `K`.
-    pub width: usize,
-    pub visible: Visible<'a>,
-    pub scale: f32,
-    pub softcap: Option<f32>,
-    /// Room for `group * visible.len()` rounded up to sixteen a head.
-    pub scores: &'a mut [f32],
-    /// `[group, K]`
-    pub out: &'a mut [f32],
-    pub stored: PhantomData<T>,
-}
-
-/// Query heads that are taken together, at most.
-const TOGETHER: usize = 4;
-
-impl<T: Stored> Kernel for Attend<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let Attend { q, width, visible, .. } = self;
-        let room = visible.len().next_multiple_of(16);
-        let group = q.len() / width;
-        let mut head = 0;
-        while head < group {
-            let n = (group - head).min(TOGETHER);
-            let cut = head * width..(head + n) * width;
-            let part = Attend::<T> {
-                q: &q[cut.clone()],
-                scores: &mut self.scores[..n * room],
-                out: &mut self.out[cut],
-                ..self
-            };
-            match n {
-                1 => part.heads::<S, 1>(room),
-                2 => part.heads::<S, 2>(room),
-                3 => part.heads::<S, 3>(room),
-                _ => part.heads::<S, TOGETHER>(room),
-            }
-            head += n;
+impl Seen {
+    fn new(span: Span<'_>, row: usize, window: Option<usize>) -> Self {
+        let end = span.position(row) + 1;
+        let lowest = window.map_or(0, |window| end.saturating_sub(window));
+        match span {
+            Span::Chain { .. } => Self { lowest, run: end, end, ancestors: 0 },
+            Span::Tree { base, ancestors } => Self { lowest, run: base, end, ancestors: ancestors[row] },
         }
     }
+
+    /// Positions in slots of their own numbers, counted from the start of `block`; may end before it begins.
+    fn run_in(&self, block: usize) -> Range<usize> {
+        let start = block * PAGE;
+        self.lowest.max(start) - start..self.run.min(start + PAGE).max(start) - start
+    }
+
+    /// All positions, counted likewise.
+    fn all_in(&self, block: usize) -> Range<usize> {
+        Self { run: self.end, ..*self }.run_in(block)
+    }
+
+    /// Positions of ancestors, counted likewise, and their slots.
+    fn ancestors_in(&self, block: usize) -> impl Iterator<Item = (usize, usize)> {
+        let (run, all) = (self.run, self.all_in(block));
+        // Most blocks have none: this is asked of every row in every block.
+        let mut left = if run < (block + 1) * PAGE { self.ancestors } else { 0 };
+        let nodes = std::iter::from_fn(move || {
+            let node = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            node
+        });
+        let places = nodes.enumerate().map(move |(depth, node)| (run + depth, run + node));
+        places.filter_map(move |(position, slot)| {
+            let at = position.checked_sub(block * PAGE)?;
+            all.contains(&at).then_some((at, slot))
+        })
+    }
 }
 
-impl<T: Stored> Attend<'_, T> {
-    #[inline(always)]
-    fn heads<S: Simd, const N: usize>(self, room: usize) {
-        let Attend { q, keys, values, head_bytes, width, visible, scale, softcap, scores, out, .. } = self;
-        let chunks = width / 16;
-        let q: [&[f32]; N] = std::array::from_fn(|n| &q[n * width..(n + 1) * width]);
-        let keys = keys.chunks_exact(LANES * head_bytes);
-        score_run::<S, T, N>(&q, keys.clone(), visible, scale, scores, room);
-        score_rest::<S, T, N>(&q, keys, visible, scale, scores, room);
+/// Where things are in what a block came to for the rows of a tile: per query head the weighted sum of values, then by row,
+/// rounded up to sixteen heads, the largest score and the sum of the weights.
+#[derive(Clone, Copy)]
+struct Layout {
+    rows: usize,
+    group: usize,
+    width: usize,
+}
 
-        let mut inverse = [S::splat(0.0); N];
-        for n in 0..N {
-            let total = softmax::<S>(&mut scores[n * room..][..visible.len()], softcap);
-            inverse[n] = S::splat(1.0 / total);
-        }
+impl Layout {
+    fn lanes(self) -> usize {
+        self.group.next_multiple_of(LANES)
+    }
 
-        let mut chunk = 0;
-        while chunk < chunks {
-            let take = if chunks - chunk >= 4 { 4 } else { 1 };
-            let mut sums = [[S::splat(0.0); N]; 4];
-            for i in 0..visible.len() {
-                let value = &values[visible.slot(i) * head_bytes..][..head_bytes];
-                let mut weight = [S::splat(0.0); N];
-                for (n, weight) in weight.iter_mut().enumerate() {
-                    *weight = S::splat(scores[n * room + i]);
-                }
-                if take == 4 {
-                    for (c, sums) in sums.iter_mut().enumerate() {
-                        let v = T::row::<S>(value, chunk + c);
-                        for n in 0..N {
-                            sums[n] = S::fma(weight[n], v, sums[n]);
+    fn len(self) -> usize {
+        self.rows * (self.group * self.width + 2 * self.lanes())
+    }
+
+    /// `(sums, tops, totals)`
+    fn split(self, part: &mut [f32]) -> (&mut [f32], &mut [f32], &mut [f32]) {
+        let (sums, rest) = part[..self.len()].split_at_mut(self.rows * self.group * self.width);
+        let (tops, totals) = rest.split_at_mut(self.rows * self.lanes());
+        (sums, tops, totals)
+    }
+
+    /// The ranges of one row's.
+    fn row(self, row: usize) -> [Range<usize>; 3] {
+        let (sums, lanes) = (self.group * self.width, self.lanes());
+        let tops = self.rows * sums;
+        let totals = tops + self.rows * lanes;
+        let range = |start: usize, len: usize| start + row * len..start + (row + 1) * len;
+        [range(0, sums), range(tops, lanes), range(totals, lanes)]
+    }
+}
+
+/// Rows, a head and a block of positions.
+#[derive(Clone)]
+struct Unit {
+    rows: Range<usize>,
+    head: usize,
+    block: usize,
+    /// The next block of the same is for the same member, right after this one.
+    more: bool,
+}
+
+/// One call's operands.
+struct Call<'a, T> {
+    isa: Isa,
+    q: &'a Mat,
+    kv: &'a Kv,
+    layer: usize,
+    how: Attention,
+    seen: Vec<Seen>,
+    group: usize,
+    width: usize,
+    stored: PhantomData<T>,
+}
+
+impl Cpu {
+    pub(super) fn attend_as<T: Stored>(
+        &self,
+        q: &Mat,
+        kv: &Kv,
+        layer: usize,
+        span: Span<'_>,
+        how: Attention,
+        out: &mut Mat,
+    ) {
+        let (width, heads, rows) = (kv.shape().width, kv.shape().heads, q.rows);
+        let group = q.cols / width / heads;
+        out.set_rows(rows);
+        let out = out.shared();
+        let seen: Vec<Seen> = (0..rows).map(|row| Seen::new(span, row, how.window)).collect();
+        let pairs: usize = seen.iter().map(|seen| seen.end - seen.lowest).sum();
+        let first = seen.iter().map(|seen| seen.lowest / PAGE).min().unwrap_or(0);
+        let last = seen.iter().map(|seen| seen.end.div_ceil(PAGE)).max().unwrap_or(0);
+        let call = Call::<T> { isa: self.isa, q, kv, layer, how, seen, group, width, stored: PhantomData };
+
+        let tile = (QUERIES / group).clamp(1, rows.max(1));
+        let tiles = rows.div_ceil(tile);
+        let rows_of = |i: usize| i * tile..rows.min((i + 1) * tile);
+        let layout = Layout { rows: tile, group, width };
+        let Work { team, attention, .. } = &mut *self.work();
+        let Rooms { members, parts } = attention;
+        let room = |member: usize| members[member].lock().expect("rooms hold plain floats");
+        if team.threads() == 1 || tiles * heads >= 4 * team.threads() {
+            team.spread(tiles * heads, 1, |member, units| {
+                let Room { queries, scores, part, merged } = &mut *room(member);
+                grow(part, layout.len());
+                grow(merged, layout.len());
+                for unit in units {
+                    // The last rows of a chain see the most: they go first, so that no one waits for them at the end.
+                    let (rows, head) = (rows_of(tiles - 1 - unit / heads), unit % heads);
+                    let layout = Layout { rows: rows.len(), ..layout };
+                    call.gather(head, rows.clone(), queries);
+                    call.start(layout, merged);
+                    for block in first..last {
+                        let unit = Unit { rows: rows.clone(), head, block, more: block + 1 < last };
+                        call.block(&unit, queries, scores, layout, part);
+                        for row in rows.clone() {
+                            call.merge(row, block, layout, row - rows.start, part, layout, row - rows.start, merged);
                         }
                     }
-                } else {
-                    let v = T::row::<S>(value, chunk);
-                    for n in 0..N {
-                        sums[0][n] = S::fma(weight[n], v, sums[0][n]);
+                    for row in rows.clone() {
+                        // SAFETY: each unit has rows and a head of its own.
+                        unsafe { call.finish(layout, row - rows.start, merged, head, row, out) };
+                    }
+                }
+            });
+            return;
+        }
+
+        // Few rows: blocks are shared out, and merged when all are there.
+        let blocks = last - first;
+        let units = tiles * heads * blocks;
+        grow(parts, units * layout.len());
+        let shared = SharedRows { base: parts.as_mut_ptr(), rows: units, cols: layout.len() };
+        let grain = |work: usize, units: usize| if work <= 4 * SMALL { units } else { units / (8 * team.threads()) };
+        let (wide, narrow) = (grain(pairs * q.cols, units).max(1), grain(rows * blocks * q.cols, rows * heads).max(1));
+        team.spread(units, wide, |member, units| {
+            let Room { queries, scores, .. } = &mut *room(member);
+            let mut gathered = None;
+            for unit in units.clone() {
+                let (rows, head, block) = (rows_of(unit / blocks / heads), unit / blocks % heads, unit % blocks);
+                if gathered.replace(unit / blocks) != Some(unit / blocks) {
+                    call.gather(head, rows.clone(), queries);
+                }
+                let layout = Layout { rows: rows.len(), ..layout };
+                // SAFETY: each unit has a row of the parts of its own.
+                let part = unsafe { shared.row(unit) };
+                let more = block + 1 < blocks && unit + 1 < units.end;
+                let unit = Unit { rows, head, block: first + block, more };
+                call.block(&unit, queries, scores, layout, part);
+            }
+        });
+        let parts = &*parts;
+        team.spread(rows * heads, narrow, |member, units| {
+            let Room { merged, .. } = &mut *room(member);
+            let one = Layout { rows: 1, ..layout };
+            grow(merged, one.len());
+            for unit in units {
+                let (row, head) = (unit / heads, unit % heads);
+                let (i, rows) = (row / tile, rows_of(row / tile));
+                let layout = Layout { rows: rows.len(), ..layout };
+                call.start(one, merged);
+                for block in 0..blocks {
+                    let part = &parts[((i * heads + head) * blocks + block) * shared.cols..];
+                    call.merge(row, first + block, layout, row - rows.start, part, one, 0, merged);
+                }
+                // SAFETY: each unit has a row and a head of its own.
+                unsafe { call.finish(one, 0, merged, head, row, out) };
+            }
+        });
+    }
+}
+
+fn grow(room: &mut Vec<f32>, len: usize) {
+    if room.len() < len {
+        room.resize(len, 0.0);
+    }
+}
+
+impl<T: Stored> Call<'_, T> {
+    /// Puts the query heads of one KV head of `rows` side by side.
+    fn gather(&self, head: usize, rows: Range<usize>, queries: &mut Vec<f32>) {
+        let cut = head * self.group * self.width..(head + 1) * self.group * self.width;
+        queries.clear();
+        for row in rows {
+            queries.extend_from_slice(&self.q.row(row)[cut.clone()]);
+        }
+    }
+
+    /// What a block comes to; nothing is said of rows that see none of it.
+    fn block(&self, unit: &Unit, queries: &[f32], scores: &mut Vec<f32>, layout: Layout, part: &mut [f32]) {
+        let Unit { block, .. } = *unit;
+        let (group, seen) = (self.group, &self.seen[unit.rows.clone()]);
+        grow(scores, seen.len() * group * ROOM);
+        let (sums, tops, totals) = layout.split(part);
+        // Now rather than where they are needed: they may have to come from afar.
+        sums.fill(0.0);
+
+        let runs = || seen.iter().map(|seen| seen.run_in(block)).filter(|run| !run.is_empty());
+        if let (Some(from), Some(to)) = (runs().map(|run| run.start).min(), runs().map(|run| run.end).max()) {
+            self.score(unit, block * STRIPS, from / LANES..to.div_ceil(LANES), 0, queries, scores);
+        }
+        let places = || seen.iter().flat_map(|seen| seen.ancestors_in(block).map(|(_, slot)| slot));
+        if let (Some(from), Some(to)) = (places().min(), places().max()) {
+            let first = from / LANES;
+            self.score(unit, first, 0..to / LANES + 1 - first, STRIPS, queries, scores);
+            for (row, seen) in seen.iter().enumerate() {
+                for (at, slot) in seen.ancestors_in(block) {
+                    for scores in scores[row * group * ROOM..][..group * ROOM].chunks_exact_mut(ROOM) {
+                        scores[at] = scores[STRIPS * LANES + slot - first * LANES];
                     }
                 }
             }
-            for (c, sums) in sums.iter().take(take).enumerate() {
-                for n in 0..N {
-                    let at = n * width + 16 * (chunk + c);
-                    store_part::<S>(S::mul(sums[n], inverse[n]), &mut out[at..at + 16]);
-                }
-            }
-            chunk += take;
         }
-    }
-}
 
-/// Scores of `M` blocks of sixteen keys: for each key one sum, element after element.
-#[inline(always)]
-fn score_blocks<S: Simd, T: Stored, const N: usize, const M: usize>(
-    q: &[&[f32]; N],
-    blocks: [&[u8]; M],
-    scale: f32,
-) -> [[[f32; LANES]; N]; M] {
-    let mut sums = [[S::splat(0.0); N]; M];
-    for d in 0..q[0].len() {
-        for (block, sums) in blocks.iter().zip(&mut sums) {
-            let k = T::across::<S>(block, d);
-            for (q, sum) in q.iter().zip(sums) {
-                *sum = S::fma(k, S::splat(q[d]), *sum);
+        for (row, seen) in seen.iter().enumerate() {
+            let range = seen.all_in(block);
+            if range.is_empty() {
+                continue;
+            }
+            for i in 0..group {
+                let scores = &mut scores[(row * group + i) * ROOM..][..PAGE];
+                let at = row * layout.lanes() + i;
+                let kernel = Weigh { scores, seen: range.clone(), softcap: self.how.softcap };
+                (tops[at], totals[at]) = self.isa.dispatch(kernel);
             }
         }
-    }
-    let mut scores = [[[0.0; LANES]; N]; M];
-    for (sums, scores) in sums.into_iter().zip(&mut scores) {
-        for (sum, scores) in sums.into_iter().zip(scores) {
-            S::store(S::mul(sum, S::splat(scale)), scores);
-        }
-    }
-    scores
-}
 
-/// Scores of the slots that are seen in sequence.
-#[inline(always)]
-fn score_run<S: Simd, T: Stored, const N: usize>(
-    q: &[&[f32]; N],
-    keys: ChunksExact<'_, u8>,
-    visible: Visible<'_>,
-    scale: f32,
-    scores: &mut [f32],
-    room: usize,
-) {
-    let Visible { first, end, .. } = visible;
-    if first == end {
-        return;
-    }
-    let mut slot = first / LANES * LANES;
-    let mut blocks = keys.skip(first / LANES).take(end.div_ceil(LANES) - first / LANES);
-    while let Some(one) = blocks.next() {
-        match blocks.next() {
-            Some(two) => {
-                for scored in score_blocks::<S, T, N, 2>(q, [one, two], scale) {
-                    place(&scored, slot, visible, scores, room);
-                    slot += LANES;
-                }
+        let all = 0..seen.len();
+        let from = seen.iter().map(|seen| seen.run_in(block).start).max().unwrap_or(0);
+        let to = seen.iter().map(|seen| seen.run_in(block).end).min().unwrap_or(0).max(from);
+        // What all rows see is added for all at once, and before and after it what single rows see.
+        for row in all.clone() {
+            let run = seen[row].run_in(block);
+            self.add(unit, block * PAGE + run.start, run.start..run.end.min(from), row..row + 1, scores, sums);
+        }
+        self.add(unit, block * PAGE + from, from..to, all.clone(), scores, sums);
+        for row in all {
+            let run = seen[row].run_in(block);
+            let rest = run.start.max(to);
+            self.add(unit, block * PAGE + rest, rest..run.end, row..row + 1, scores, sums);
+            for (at, slot) in seen[row].ancestors_in(block) {
+                self.add(unit, slot, at..at + 1, row..row + 1, scores, sums);
             }
-            None => place(&score_blocks::<S, T, N, 1>(q, [one], scale)[0], slot, visible, scores, room),
         }
     }
-}
 
-/// Puts the scores of a block that begins at `slot` where the sequence has them.
-#[inline(always)]
-fn place<const N: usize>(
-    scored: &[[f32; LANES]; N],
-    slot: usize,
-    visible: Visible<'_>,
-    scores: &mut [f32],
-    room: usize,
-) {
-    let (from, to) = (visible.first.max(slot), visible.end.min(slot + LANES));
-    for (n, scored) in scored.iter().enumerate() {
-        let at = n * room + from - visible.first;
-        scores[at..at + to - from].copy_from_slice(&scored[from - slot..to - slot]);
-    }
-}
-
-/// Scores of the slots that are seen after those: blocks whole, of which the lanes that are seen are taken.
-#[inline(always)]
-fn score_rest<S: Simd, T: Stored, const N: usize>(
-    q: &[&[f32]; N],
-    mut keys: ChunksExact<'_, u8>,
-    visible: Visible<'_>,
-    scale: f32,
-    scores: &mut [f32],
-    room: usize,
-) {
-    let mut next = 0;
-    let mut i = visible.end - visible.first;
-    let mut rest = visible.rest.iter().peekable();
-    while let Some(&&slot) = rest.peek() {
-        let block = slot / LANES;
-        let keys = keys.nth(block - next).expect("a seen slot is in the cache");
-        next = block + 1;
-        let [scored] = score_blocks::<S, T, N, 1>(q, [keys], scale);
-        while let Some(&slot) = rest.next_if(|&&slot| slot / LANES == block) {
-            for (n, scored) in scored.iter().enumerate() {
-                scores[n * room + i] = scored[slot % LANES];
-            }
-            i += 1;
+    /// Scores of blocks of sixteen keys, `strips` counted from number `base` of the head, for all `queries`, into sixteens
+    /// from `at + strips.start` on.
+    fn score(&self, unit: &Unit, base: usize, strips: Range<usize>, at: usize, queries: &[f32], scores: &mut [f32]) {
+        const NONE: &[u8] = &[];
+        let mut keys = [NONE; STRIPS];
+        let count = strips.len();
+        for (keys, strip) in keys.iter_mut().zip(strips.clone()) {
+            *keys = self.kv.strip(self.layer, unit.head, base + strip);
         }
+        self.isa.dispatch(Scores::<T> {
+            queries,
+            width: self.width,
+            keys: &keys[..count],
+            ahead: self.kv.page_bytes(),
+            scale: self.how.scale,
+            scores: &mut scores[(at + strips.start) * LANES..],
+            stored: PhantomData,
+        });
     }
-}
 
-/// Turns scores into exponentials of their distance to the largest; gives their sum.
-#[inline(always)]
-fn softmax<S: Simd>(scores: &mut [f32], softcap: Option<f32>) -> f32 {
-    if let Some(cap) = softcap {
-        let (cap, inverse) = (S::splat(cap), S::splat(1.0 / cap));
-        for x in scores.chunks_mut(16) {
-            store_part::<S>(S::mul(cap, tanh::<S>(S::mul(load_part::<S>(x), inverse))), x);
+    /// Adds to the sums of `rows` the values from `slot` on, weighted by the scores `at`.
+    fn add(&self, unit: &Unit, slot: usize, at: Range<usize>, rows: Range<usize>, scores: &[f32], sums: &mut [f32]) {
+        if at.is_empty() {
+            return;
         }
+        let queries = rows.start * self.group..rows.end * self.group;
+        self.isa.dispatch(Values::<T> {
+            weights: &scores[queries.start * ROOM + at.start..],
+            values: self.kv.values(self.layer, unit.head, slot, at.len()),
+            head_bytes: self.kv.head_bytes(),
+            ahead: if unit.more { self.kv.next_page() } else { 0 },
+            width: self.width,
+            sums: &mut sums[queries.start * self.width..queries.end * self.width],
+            stored: PhantomData,
+        });
     }
-    let (full, tail) = scores.as_chunks::<16>();
-    let mut top = S::splat(f32::MIN);
-    for x in full {
-        top = S::max(top, S::load(x));
+
+    /// Makes room for blocks to be merged into.
+    fn start(&self, layout: Layout, merged: &mut [f32]) {
+        merged[..layout.len()].fill(0.0);
+        layout.split(merged).1.fill(f32::MIN);
     }
-    let top = tail.iter().copied().fold(S::top(top), f32::max);
-    let mut sum = S::splat(0.0);
-    for x in scores.chunks_mut(16) {
-        store_part::<S>(exp::<S>(S::sub(load_part::<S>(x), S::splat(top))), x);
-        // Loaded again, so that lanes past the end count as zero.
-        sum = S::add(sum, load_part::<S>(x));
+
+    /// Merges row `i` of what `block` came to, if `row` sees any of it, into row `to` of `merged`.
+    #[allow(clippy::too_many_arguments)] // two places
+    fn merge(
+        &self,
+        row: usize,
+        block: usize,
+        layout: Layout,
+        i: usize,
+        part: &[f32],
+        into: Layout,
+        to: usize,
+        merged: &mut [f32],
+    ) {
+        if self.seen[row].all_in(block).is_empty() {
+            return;
+        }
+        let [sums, tops, totals] = layout.row(i);
+        let ranges = into.row(to);
+        let [sums_to, tops_to, totals_to] = merged.get_disjoint_mut(ranges).expect("they lie side by side");
+        self.isa.dispatch(Merge {
+            from: [&part[sums], &part[tops], &part[totals]],
+            into: [sums_to, tops_to, totals_to],
+            group: self.group,
+        });
     }
-    S::sum(sum)
+
+    /// The result of row `i` of `merged`.
+    ///
+    /// # Safety
+    /// No one else touches this head of this row of `out`, which lives.
+    unsafe fn finish(&self, layout: Layout, i: usize, merged: &[f32], head: usize, row: usize, out: SharedRows) {
+        let cut = head * self.group * self.width..(head + 1) * self.group * self.width;
+        // SAFETY: the caller's contract.
+        let out = unsafe { out.part(row, cut) };
+        let [sums, _, totals] = layout.row(i);
+        self.isa.dispatch(Finish { sums: &merged[sums], totals: &merged[totals], width: self.width, out });
+    }
 }

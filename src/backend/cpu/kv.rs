@@ -1,15 +1,16 @@
 //! The KV cache: rounded keys and values of every layer, head by head.
 //!
-//! Values of a head are rows, one a slot. Keys lie across: sixteen slots make a block, and a block holds for each element
-//! of the head the sixteen slots' values side by side, so that one register takes one element of sixteen keys and scores
-//! need no sums across lanes (the K of a head is read in one go either way). A `q8_0` block has, for every 32 elements,
-//! first the sixteen scales, then the quants.
+//! Slots are cut into pages, and a page has per layer and head its keys, then its values: memory fills up from its start
+//! as slots do, so that it can be of huge pages and still take no more than is used. Values of a head are rows, one a
+//! slot. Keys lie across: sixteen slots make a strip, and a strip holds for each element of the head the sixteen slots'
+//! values side by side, so that one register takes one element of sixteen keys and scores need no sums across lanes.
+//! A `q8_0` strip has, for every 32 elements, first the sixteen scales, then the quants.
 
+use super::weight::{Arena, Piece};
 use crate::backend::{KvShape, KvType};
 use crate::isa::{Isa, Kernel, Simd};
 use crate::quant::panel::{halves, sixteen};
 use anyhow::{Context, Result, ensure};
-use memmap2::MmapMut;
 use std::ops::Range;
 
 /// Elements of a `q8_0` block.
@@ -17,14 +18,16 @@ const BLOCK: usize = 32;
 /// Bytes of a `q8_0` block: an f16 scale, then the quants.
 const BLOCK_BYTES: usize = 34;
 
-/// Slots of a block of keys.
+/// Slots of a strip of keys.
 pub const LANES: usize = 16;
+/// Slots of a page.
+pub const PAGE: usize = 128;
 
-/// Keys and values of all layers: per layer and head the blocks of keys, then the rows of values.
+/// Keys and values of all layers.
 pub struct Kv {
     shape: KvShape,
-    /// Anonymous memory: slots that were never used take none.
-    data: MmapMut,
+    /// Memory that was never written takes none.
+    data: Piece,
 }
 
 impl Kv {
@@ -40,13 +43,13 @@ impl Kv {
             "KV type q8_0 needs a head width that is a multiple of {BLOCK}, this model's is {}: use f16 or f32",
             shape.width
         );
-        let rounded = KvShape { slots: shape.slots.next_multiple_of(LANES), ..shape };
-        let data = MmapMut::map_anon(rounded.bytes().max(1))
-            .with_context(|| format!("allocating {} bytes of KV cache", rounded.bytes()))?;
+        let rounded = KvShape { slots: shape.slots.next_multiple_of(PAGE), ..shape };
+        let bytes = rounded.bytes().max(1);
+        let data = Arena::default().take(bytes).with_context(|| format!("allocating {bytes} bytes of KV cache"))?;
         Ok(Self { shape: rounded, data })
     }
 
-    /// Its shape, slots rounded up to whole blocks.
+    /// Its shape, slots rounded up to whole pages.
     pub fn shape(&self) -> &KvShape {
         &self.shape
     }
@@ -56,33 +59,52 @@ impl Kv {
         self.shape.ty.bytes(self.shape.width)
     }
 
-    /// Where the keys of a head begin; its values follow them.
-    fn at(&self, layer: usize, head: usize) -> usize {
-        debug_assert!(layer < self.shape.layers && head < self.shape.heads);
-        (layer * self.shape.heads + head) * 2 * self.shape.slots * self.head_bytes()
+    /// Bytes of one head's keys in a page, and of its values, which follow them.
+    pub fn page_bytes(&self) -> usize {
+        PAGE * self.head_bytes()
     }
 
-    /// Keys of one head: blocks of sixteen slots.
-    pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
-        &self.data[self.at(layer, head)..][..self.shape.slots * self.head_bytes()]
+    /// Bytes from a head's values in a page to its keys in the next.
+    pub fn next_page(&self) -> usize {
+        (2 * self.shape.layers * self.shape.heads - 1) * self.page_bytes()
     }
 
-    /// Values of one head: a row a slot.
-    pub fn values(&self, layer: usize, head: usize) -> &[u8] {
-        let bytes = self.shape.slots * self.head_bytes();
-        &self.data[self.at(layer, head) + bytes..][..bytes]
+    /// Where the keys of a head begin in the page of `slot`; its values follow them.
+    fn at(&self, layer: usize, head: usize, slot: usize) -> usize {
+        let KvShape { layers, heads, .. } = self.shape;
+        debug_assert!(layer < layers && head < heads);
+        ((slot / PAGE * layers + layer) * heads + head) * 2 * self.page_bytes()
+    }
+
+    /// Where the value of a slot begins.
+    fn value_at(&self, layer: usize, head: usize, slot: usize) -> usize {
+        self.at(layer, head, slot) + self.page_bytes() + slot % PAGE * self.head_bytes()
+    }
+
+    /// Where the strip of a slot begins.
+    fn strip_at(&self, layer: usize, head: usize, slot: usize) -> usize {
+        self.at(layer, head, slot) + slot % PAGE / LANES * LANES * self.head_bytes()
+    }
+
+    /// A strip of keys: those of slots from `LANES * strip` on.
+    pub fn strip(&self, layer: usize, head: usize, strip: usize) -> &[u8] {
+        &self.data.bytes()[self.strip_at(layer, head, strip * LANES)..][..LANES * self.head_bytes()]
+    }
+
+    /// Values of slots of one page: a row a slot.
+    pub fn values(&self, layer: usize, head: usize, slot: usize, count: usize) -> &[u8] {
+        assert!(slot % PAGE + count <= PAGE, "a run of values ends with its page");
+        &self.data.bytes()[self.value_at(layer, head, slot)..][..count * self.head_bytes()]
     }
 
     fn value_mut(&mut self, layer: usize, head: usize, slot: usize) -> &mut [u8] {
-        let bytes = self.head_bytes();
-        let at = self.at(layer, head) + (self.shape.slots + slot) * bytes;
-        &mut self.data[at..at + bytes]
+        let (at, bytes) = (self.value_at(layer, head, slot), self.head_bytes());
+        &mut self.data.bytes_mut()[at..at + bytes]
     }
 
-    fn block_mut(&mut self, layer: usize, head: usize, slot: usize) -> &mut [u8] {
-        let bytes = LANES * self.head_bytes();
-        let at = self.at(layer, head) + slot / LANES * bytes;
-        &mut self.data[at..at + bytes]
+    fn strip_mut(&mut self, layer: usize, head: usize, slot: usize) -> &mut [u8] {
+        let (at, bytes) = (self.strip_at(layer, head, slot), LANES * self.head_bytes());
+        &mut self.data.bytes_mut()[at..at + bytes]
     }
 
     /// Rounds one slot's `keys` and `values` `[G*K]` and stores them.
@@ -96,34 +118,34 @@ impl Kv {
         }
     }
 
-    /// Lays one head's key of one slot across its block.
+    /// Lays one head's key of one slot across its strip.
     fn set_key(&mut self, layer: usize, head: usize, slot: usize, key: &[u8]) {
         let KvShape { width, ty, .. } = self.shape;
-        let block = self.block_mut(layer, head, slot);
+        let strip = self.strip_mut(layer, head, slot);
         for_units(ty, width, |at, size, across| {
             let lane = across + slot % LANES * size;
-            block[lane..lane + size].copy_from_slice(&key[at..at + size]);
+            strip[lane..lane + size].copy_from_slice(&key[at..at + size]);
         });
     }
 
     /// One head's key of one slot, as a row.
     fn key(&self, layer: usize, head: usize, slot: usize) -> Vec<u8> {
         let bytes = self.head_bytes();
-        let block = &self.keys(layer, head)[slot / LANES * LANES * bytes..][..LANES * bytes];
+        let strip = self.strip(layer, head, slot / LANES);
         let mut key = vec![0; bytes];
         for_units(self.shape.ty, self.shape.width, |at, size, across| {
             let lane = across + slot % LANES * size;
-            key[at..at + size].copy_from_slice(&block[lane..lane + size]);
+            key[at..at + size].copy_from_slice(&strip[lane..lane + size]);
         });
         key
     }
 
     /// Rows `slots` of a layer, keys of all of them and then values.
     pub fn rows(&self, layer: usize, slots: Range<usize>) -> Vec<u8> {
-        let (heads, bytes) = (self.shape.heads, self.head_bytes());
+        let heads = self.shape.heads;
         let each = || slots.clone().flat_map(|slot| (0..heads).map(move |head| (slot, head)));
         let keys = each().flat_map(|(slot, head)| self.key(layer, head, slot));
-        let values = each().flat_map(|(slot, head)| &self.values(layer, head)[slot * bytes..(slot + 1) * bytes]);
+        let values = each().flat_map(|(slot, head)| self.values(layer, head, slot, 1));
         keys.chain(values.copied()).collect()
     }
 
@@ -140,23 +162,22 @@ impl Kv {
 
     /// Moves one slot of every layer.
     pub fn move_slot(&mut self, from: usize, to: usize) {
-        let KvShape { layers, heads, slots, width, ty } = self.shape;
+        let KvShape { layers, heads, width, ty, .. } = self.shape;
         let bytes = self.head_bytes();
         for (layer, head) in (0..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head))) {
-            let values = self.at(layer, head) + slots * bytes;
-            self.data.copy_within(values + from * bytes..values + (from + 1) * bytes, values + to * bytes);
-            let keys = self.at(layer, head);
-            let place = |slot: usize| (keys + slot / LANES * LANES * bytes, slot % LANES);
-            let ((from, from_lane), (to, to_lane)) = (place(from), place(to));
+            let [value_from, value_to] = [from, to].map(|slot| self.value_at(layer, head, slot));
+            let [strip_from, strip_to] = [from, to].map(|slot| self.strip_at(layer, head, slot));
+            let data = self.data.bytes_mut();
+            data.copy_within(value_from..value_from + bytes, value_to);
             for_units(ty, width, |_, size, across| {
-                let from = from + across + from_lane * size;
-                self.data.copy_within(from..from + size, to + across + to_lane * size);
+                let at = strip_from + across + from % LANES * size;
+                data.copy_within(at..at + size, strip_to + across + to % LANES * size);
             });
         }
     }
 }
 
-/// Calls `f(offset in a row, bytes, offset of lane 0 in a block)` for every unit of a head: an element, or a scale.
+/// Calls `f(offset in a row, bytes, offset of lane 0 in a strip)` for every unit of a head: an element, or a scale.
 fn for_units(ty: KvType, width: usize, mut f: impl FnMut(usize, usize, usize)) {
     match ty {
         KvType::F32 => (0..width).for_each(|d| f(4 * d, 4, 4 * LANES * d)),
@@ -218,11 +239,13 @@ impl Kernel for Round<'_> {
 }
 
 /// Reads sixteen stored elements at a time.
-pub trait Stored: 'static {
+pub trait Stored: Sync + 'static {
+    /// What sixteen elements take, scales aside.
+    const BYTES: usize;
     /// Elements `16 * chunk ..` of a row.
     fn row<S: Simd>(row: &[u8], chunk: usize) -> S::F;
-    /// Element `d` of the sixteen keys of a block.
-    fn across<S: Simd>(block: &[u8], d: usize) -> S::F;
+    /// Element `d` of the sixteen keys of a strip.
+    fn across<S: Simd>(strip: &[u8], d: usize) -> S::F;
 }
 
 pub struct F32;
@@ -239,28 +262,34 @@ fn floats<S: Simd>(bytes: &[u8]) -> S::F {
 }
 
 impl Stored for F32 {
+    const BYTES: usize = 64;
+
     #[inline(always)]
     fn row<S: Simd>(row: &[u8], chunk: usize) -> S::F {
         floats::<S>(&row[64 * chunk..])
     }
     #[inline(always)]
-    fn across<S: Simd>(block: &[u8], d: usize) -> S::F {
-        floats::<S>(&block[64 * d..])
+    fn across<S: Simd>(strip: &[u8], d: usize) -> S::F {
+        floats::<S>(&strip[64 * d..])
     }
 }
 
 impl Stored for F16 {
+    const BYTES: usize = 32;
+
     #[inline(always)]
     fn row<S: Simd>(row: &[u8], chunk: usize) -> S::F {
         halves::<S>(&row[32 * chunk..])
     }
     #[inline(always)]
-    fn across<S: Simd>(block: &[u8], d: usize) -> S::F {
-        halves::<S>(&block[32 * d..])
+    fn across<S: Simd>(strip: &[u8], d: usize) -> S::F {
+        halves::<S>(&strip[32 * d..])
     }
 }
 
 impl Stored for Q8 {
+    const BYTES: usize = 16;
+
     #[inline(always)]
     fn row<S: Simd>(row: &[u8], chunk: usize) -> S::F {
         let block = &row[chunk / 2 * BLOCK_BYTES..][..BLOCK_BYTES];
@@ -268,8 +297,8 @@ impl Stored for Q8 {
         S::mul(S::to_f32(S::load_i8(sixteen(block, 2 + chunk % 2 * 16))), S::splat(scale))
     }
     #[inline(always)]
-    fn across<S: Simd>(block: &[u8], d: usize) -> S::F {
-        let part = &block[d / BLOCK * LANES * BLOCK_BYTES..][..LANES * BLOCK_BYTES];
+    fn across<S: Simd>(strip: &[u8], d: usize) -> S::F {
+        let part = &strip[d / BLOCK * LANES * BLOCK_BYTES..][..LANES * BLOCK_BYTES];
         let quants = S::load_i8(sixteen(part, LANES * (2 + d % BLOCK)));
         S::mul(S::to_f32(quants), halves::<S>(part))
     }

@@ -1,6 +1,6 @@
 //! The CPU backend: packed int8 dot products, a spinning team of threads, everything written over [`crate::isa::Simd`].
 //!
-//! Work is split by output columns (products), by row and head (attention), by row (the rest); every unit is computed
+//! Work is split by output columns (products), by block of positions and head (attention), by row (the rest); every unit is computed
 //! whole by one thread, so nothing depends on how many there are. Rows of at most `TILE` are taken through a product
 //! at a time, for their quantised activations to stay in the second-level cache.
 
@@ -22,9 +22,7 @@ use crate::quant::panel::{Activations, Quantise, STEP};
 use crate::quant::{Dot, Input, Out, ROWS};
 use crate::tree::Token;
 use anyhow::{Context, Result};
-use attend::{Attend, Visible};
-use kv::Stored;
-use std::marker::PhantomData;
+use attend::Rooms;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -102,8 +100,7 @@ struct Work {
     team: Team,
     /// `[T, ceil(D / 32)]`: the last quantised input.
     activations: Vec<Activations>,
-    /// Per member: attention scores.
-    scores: Vec<Mutex<Vec<f32>>>,
+    attention: Rooms,
     angles: Vec<Angles>,
 }
 
@@ -134,7 +131,7 @@ impl Cpu {
         let work = Work {
             team: Team::new(threads).context("starting threads")?,
             activations: Vec::new(),
-            scores: (0..threads).map(|_| Mutex::default()).collect(),
+            attention: Rooms::new(threads),
             angles: Vec::new(),
         };
         Ok(Self { isa, exact: false, arena: Mutex::default(), pool, work: Mutex::new(work) })
@@ -177,59 +174,6 @@ impl Cpu {
         let shared = x.shared();
         // SAFETY: `per_row` calls for each row once.
         self.per_row(x.rows, x.cols, |row| self.isa.dispatch(kernel(row, unsafe { shared.row(row) })));
-    }
-
-    fn attend_as<T: Stored>(&self, q: &Mat, kv: &Kv, layer: usize, span: Span<'_>, how: Attention, out: &mut Mat) {
-        let shape = *kv.shape();
-        let (width, heads) = (shape.width, shape.heads);
-        let group = q.cols / width / heads;
-        out.set_rows(q.rows);
-        let out = out.shared();
-        let Work { team, scores, .. } = &mut *self.work();
-        let scores = &*scores;
-        team.spread(q.rows * heads, 1, |member, units| {
-            let scores = &mut *scores[member].lock().expect("scores are plain floats");
-            let mut rest = Vec::new();
-            for unit in units {
-                // The last rows of a chain see the most: they go first, so that no one waits for them at the end.
-                let (row, head) = (q.rows - 1 - unit / heads, unit % heads);
-                let visible = visible(span, row, how.window, &mut rest);
-                let need = group * visible.len().next_multiple_of(16);
-                if scores.len() < need {
-                    scores.resize(need, 0.0);
-                }
-                let cut = head * group * width..(head + 1) * group * width;
-                self.isa.dispatch(Attend::<T> {
-                    q: &q.row(row)[cut.clone()],
-                    keys: kv.keys(layer, head),
-                    values: kv.values(layer, head),
-                    head_bytes: kv.head_bytes(),
-                    width,
-                    visible,
-                    scale: how.scale,
-                    softcap: how.softcap,
-                    scores: &mut scores[..need],
-                    // SAFETY: each unit has a row and head of its own.
-                    out: unsafe { out.part(row, cut) },
-                    stored: PhantomData,
-                });
-            }
-        });
-    }
-}
-
-/// What row `row` sees, in order. `rest` is room for the slots of ancestors.
-fn visible<'a>(span: Span<'_>, row: usize, window: Option<usize>, rest: &'a mut Vec<usize>) -> Visible<'a> {
-    let position = span.position(row);
-    let lowest = window.map_or(0, |window| (position + 1).saturating_sub(window));
-    rest.clear();
-    match span {
-        Span::Chain { .. } => Visible { first: lowest, end: position + 1, rest },
-        Span::Tree { base, ancestors } => {
-            let nodes = (0..64).filter(|&node| ancestors[row] >> node & 1 == 1);
-            rest.extend(nodes.skip(lowest.saturating_sub(base)).map(|node| base + node));
-            Visible { first: lowest.min(base), end: base, rest }
-        }
     }
 }
 

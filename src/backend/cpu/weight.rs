@@ -13,7 +13,7 @@ const PIECE: usize = 8 << 20;
 /// Huge pages, and so chunks, start at multiples of this.
 const HUGE: usize = 2 << 20;
 
-/// Hands out zeroed memory on huge pages: reading weights through 4 KiB pages costs one thread half its bandwidth.
+/// Hands out zeroed memory on huge pages: reading through 4 KiB pages costs one thread half its bandwidth.
 #[derive(Default)]
 pub struct Arena {
     chunk: Option<Arc<MmapMut>>,
@@ -40,7 +40,7 @@ impl Arena {
         if self.chunk.as_ref().is_none_or(|chunk| chunk.len() - self.free < len) {
             let size = len.max(CHUNK).next_multiple_of(HUGE) + HUGE;
             let map = MmapOptions::new().len(size).map_anon();
-            let map = map.with_context(|| format!("allocating {len} bytes for weights"))?;
+            let map = map.with_context(|| format!("allocating {len} bytes"))?;
             // Only advice: without huge pages everything works, slower.
             #[cfg(target_os = "linux")]
             let _ = map.advise(memmap2::Advice::HugePage);

@@ -55,8 +55,8 @@ const TINY: Size = Size {
     products: &[(33, 32), (40, 256)],
     rows: &[1, 2, 5, 9],
     laws: &shapes::TINY,
-    law: laws::Size { chain: 9, context: 5, nodes: 7, text: 6 },
-    speeds: &shapes::TINY,
+    law: laws::Size { chain: 7, context: 5, nodes: 6, text: 5 },
+    speeds: &[shapes::TINY[1]],
     speed: speed::Size { prefill: &[4], depths: &[0], tokens: 1, widths: &[1, 4], repetitions: 1 },
 };
 
