@@ -34,7 +34,7 @@ def rounded(path, bits):
 
 for path in sorted(source.glob("tiny-*.gguf")):
     kind = path.name.split(".")[1]
-    if kind in ("F16", "BF16"):
+    if kind in ("F16", "BF16", "TQ1_0", "TQ2_0"):
         continue
     if kind != "gguf":
         write(path.name + ".gz", path.read_bytes())

@@ -227,21 +227,29 @@ fn run_passes_on_its_arguments_stdin_and_status() {
     let model = root.join("models").join(SMOLLM2);
     fs::write(&model, "").unwrap();
     let model = model.to_str().unwrap();
-    // Arguments, and what comes after `run`.
-    let cases: &[(&[&str], &[&str])] = &[
-        (&["Why?"], &["--model", model, "--prompt", "Why?"]),
-        (&["two  words\n", "-n", "3"], &["--model", model, "--prompt", "two  words\n", "-n", "3"]),
-        (&[""], &["--model", model, "--prompt", ""]),
-        (&[], &["--model", model]),
-        (&["-"], &["--model", model, "-"]),
-        (&["-f", "a b"], &["--model", model, "-f", "a b"]),
-        (&["Why?", "-m", "x.gguf"], &["--prompt", "Why?", "-m", "x.gguf"]),
-        (&["Why?", "--model=x.gguf"], &["--prompt", "Why?", "--model=x.gguf"]),
-        (&["--min-p", "0.1"], &["--model", model, "--min-p", "0.1"]),
+    let head = format!("eagle:{}", root.join("models/smollm2-135m-instruct-q4_1.eagle3.gguf").display());
+    let drafters = ["--draft", "lookup", "--draft", &head];
+    // Arguments, whether drafters are added, and what comes after `run`, these and the model.
+    let cases: &[(&[&str], bool, &[&str])] = &[
+        (&["Why?"], true, &["--model", model, "--prompt", "Why?"]),
+        (&["two  words\n", "-n", "3"], true, &["--model", model, "--prompt", "two  words\n", "-n", "3"]),
+        (&[""], true, &["--model", model, "--prompt", ""]),
+        (&[], true, &["--model", model]),
+        (&["-"], true, &["--model", model, "-"]),
+        (&["-f", "a b"], true, &["--model", model, "-f", "a b"]),
+        (&["Why?", "-m", "x.gguf"], false, &["--prompt", "Why?", "-m", "x.gguf"]),
+        (&["Why?", "--model=x.gguf"], false, &["--prompt", "Why?", "--model=x.gguf"]),
+        (&["--min-p", "0.1"], true, &["--model", model, "--min-p", "0.1"]),
+        (&["--draft-max", "3"], true, &["--model", model, "--draft-max", "3"]),
+        (&["--draft", "none"], false, &["--model", model, "--draft", "none"]),
+        (&["Why?", "--draft=lookup"], false, &["--model", model, "--prompt", "Why?", "--draft=lookup"]),
     ];
-    for (arguments, expected) in cases {
+    for (arguments, drafts, expected) in cases {
         let output = script(&root, "run").args(*arguments).write_stdin("from stdin").output().unwrap();
-        let lines: String = expected.iter().map(|argument| format!("<{argument}>\n")).collect();
+        let (before, after) = expected.split_at(if *drafts { 0 } else { expected.len() });
+        let added: &[&str] = if *drafts { &drafters } else { &[] };
+        let all = [before, added, after].concat();
+        let lines: String = all.iter().map(|argument| format!("<{argument}>\n")).collect();
         assert_eq!(String::from_utf8(output.stdout.clone()).unwrap(), format!("<run>\n{lines}from stdin"));
         assert!(output.stderr.is_empty(), "{arguments:?}: {}", stderr(&output));
         assert_eq!(output.status.code(), Some(7), "{arguments:?}");

@@ -61,6 +61,8 @@ pub fn bytes(name: &str) -> Vec<u8> {
     match name {
         "llama.F16" => narrowed(1, |v| half::f16::from_f32(v).to_bits()),
         "llama.BF16" => narrowed(30, |v| half::bf16::from_f32(v).to_bits()),
+        "llama.TQ1_0" => narrowed(34, |_| 0),
+        "llama.TQ2_0" => narrowed(35, |_| 0),
         _ if ARCHITECTURES.contains(&name) => {
             let planes = gunzip(&format!("tiny-{name}.gguf.planes.gz"));
             let words = planes.len() / 4;
@@ -70,7 +72,7 @@ pub fn bytes(name: &str) -> Vec<u8> {
     }
 }
 
-/// tiny-llama with its matrices in a 16-bit float type: each stays at its offset and leaves half of its room unused.
+/// tiny-llama with its matrices in a type of at most 16 bits: each stays at its offset and leaves half of its room unused.
 fn narrowed(ggml_type: u32, narrow: impl Fn(f32) -> u16) -> Vec<u8> {
     let mut file = bytes("llama");
     let gguf = Gguf::from_bytes(file.clone()).unwrap();
