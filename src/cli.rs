@@ -4,6 +4,7 @@
 
 mod bench;
 mod chat;
+mod device;
 mod draft;
 mod features;
 mod parse;
@@ -13,6 +14,8 @@ mod text;
 
 pub use bench::{BenchArgs, DraftSet};
 pub use chat::{ChatArgs, History, Think};
+#[cfg(feature = "cuda")]
+pub use device::{CheckSize, DeviceCheckArgs};
 pub use draft::{Draft, DraftArgs};
 pub use features::{FeaturesArgs, Taps};
 pub use parse::{command, parse};
@@ -20,7 +23,7 @@ pub use shard::Shard;
 pub use template::TemplateArgs;
 pub use text::{ShapeArgs, TextArgs};
 
-use crate::backend::KvType;
+use crate::backend::{Device, KvType};
 use crate::isa::Isa;
 use clap::builder::{OsStringValueParser, TryMapValueParser, TypedValueParser, ValueParserFactory};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -130,6 +133,10 @@ Examples:
   foretoken bench -m M.gguf -r 5 --against old/foretoken
   foretoken bench -m M.gguf --prompts questions.jsonl --draft lookup --report page.html")]
     Bench(BenchArgs),
+    /// Check a GPU against the CPU and the laws, measure it, and write a report
+    #[cfg(feature = "cuda")]
+    #[command(hide = true)]
+    DeviceCheck(DeviceCheckArgs),
     /// Write what a model computes over texts, for training heads
     ///
     /// An input line is an object with "text" (taken as run --raw takes it), "messages" (of "role" and "content", through
@@ -184,10 +191,13 @@ pub struct ModelArgs {
     /// Context length in tokens; 0 is the model's own [default: the model's own, at most 4096]
     #[arg(short, long, value_name = "N")]
     pub ctx_size: Option<usize>,
+    /// Where to run: auto (a GPU that can hold the model, else the CPU), cpu, cuda or cuda:N; "list" lists what is there
+    #[arg(long, value_name = "auto|cpu|cuda[:N]|list", default_value = "auto", value_parser = device::DeviceParser)]
+    pub device: Device,
     /// Threads [default: physical cores this process may use]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Instruction set [default: the best this CPU has]
+    /// Instruction set of the CPU [default: the best it has]
     #[arg(long, value_name = "NAME")]
     pub isa: Option<Isa>,
     /// Type of the KV cache

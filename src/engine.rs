@@ -10,7 +10,7 @@
 mod resume;
 
 use crate::backend::{Backend, KvType};
-use crate::model::{Input, Model, Rows, State};
+use crate::model::{Input, Logits, Model, Rows, State};
 use crate::sample::{History, Sampler};
 use crate::spec::round::{Draft, Setting};
 use crate::spec::tally::Times;
@@ -255,6 +255,8 @@ impl<B: Backend> Session<B> {
             if self.model.forward_while(&mut self.state, chunk, Rows::None, &mut go_on)?.is_none() {
                 return Ok(ControlFlow::Break(()));
             }
+            // Nothing is read of it, so a device may still be at it: it is timed, and told how far it is.
+            self.model.backend().wait();
             // What a tree's pass adds to that is the head of every row.
             self.budget.learn_prompt(to - from, began.elapsed().mul_f64(self.model.with_head()));
             self.show(from, &(0..to - from).collect::<Vec<_>>(), fresh)?;
@@ -351,7 +353,9 @@ impl<B: Backend> Session<B> {
         let drafted = Instant::now();
         let go_on = &mut || !interrupted();
         let tree = Input::Tree(draft.tree());
-        let Some(logits) = self.model.forward_while(&mut self.state, tree, Rows::All, go_on)? else {
+        // The other rules ask for whole distributions.
+        let needs = sampler.needs().filter(|_| self.accept == Accept::Exact);
+        let Some(logits) = self.model.forward_for(&mut self.state, tree, needs, go_on)? else {
             return Ok(None);
         };
         let verified = Instant::now();
@@ -361,9 +365,16 @@ impl<B: Backend> Session<B> {
         Ok(Some((draft, verdict, times)))
     }
 
-    /// What is kept of a draft, given the target's logits `[N, V]`.
-    fn verify(&self, sampler: &mut Sampler, from: usize, draft: &Draft, logits: &[f32]) -> Result<Verdict> {
+    /// What is kept of a draft, given the target's logits.
+    fn verify(&self, sampler: &mut Sampler, from: usize, draft: &Draft, logits: &Logits) -> Result<Verdict> {
         let (tree, context, ordinal) = (draft.tree(), &self.context, self.ordinal);
+        let logits = match logits {
+            Logits::All(logits) => logits,
+            Logits::Largest(rows) => {
+                let depth = |node: usize| u64::from(tree.nodes()[node].depth);
+                return walk(tree, |node| sampler.pick_among(&rows[node], ordinal + depth(node)));
+            }
+        };
         let row = |node: usize| {
             let vocab = logits.len() / tree.nodes().len();
             &logits[node * vocab..(node + 1) * vocab]

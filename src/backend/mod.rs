@@ -9,10 +9,19 @@
 //! `V` vocabulary; row-major, written `[T, D]`.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod device;
+pub mod rates;
 pub mod timed;
+
+pub use device::Device;
 
 use crate::{gguf::TensorView, tree::Token};
 use anyhow::Result;
+use rates::Rates;
+use std::fmt;
+use std::time::Duration;
 
 /// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -125,6 +134,15 @@ pub struct Rope {
     pub pairing: Pairing,
 }
 
+impl Rope {
+    /// Cosines and sines `[T, R/2]` for rows at these positions, the magnitude in them.
+    pub fn angles(&self, positions: &[u32]) -> [Vec<f32>; 2] {
+        let pairs = || positions.iter().flat_map(|&p| self.frequencies.iter().map(move |f| f64::from(p) * f));
+        let times = |x: f64| x as f32 * self.magnitude;
+        [pairs().map(|angle| times(angle.cos())).collect(), pairs().map(|angle| times(angle.sin())).collect()]
+    }
+}
+
 /// The gate's non-linearity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -134,6 +152,9 @@ pub enum Activation {
     GeluTanh,
 }
 
+/// For every row some of its columns and their values.
+pub type Largest = Vec<Vec<(Token, f32)>>;
+
 /// One matrix product of a [`Backend::linear`] call.
 pub struct Product<'a, B: Backend> {
     /// `[N, D]`, packed.
@@ -142,6 +163,28 @@ pub struct Product<'a, B: Backend> {
     pub bias: Option<&'a B::Vector>,
     /// `[T, N]`, overwritten; its row count is set.
     pub out: &'a mut B::Mat,
+}
+
+/// What a backend runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// `cpu`, or the kind and number of a device.
+    pub device: String,
+    /// What its kernels are made for: the bits of results may depend on it.
+    pub isa: String,
+    /// Threads of the CPU that work.
+    pub threads: usize,
+    /// What people call it, where it is no CPU.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            None => write!(f, "{} with {} threads", self.isa, self.threads),
+            Some(name) => write!(f, "{} ({name}, {})", self.device, self.isa),
+        }
+    }
 }
 
 /// A device that can run the forward pass.
@@ -157,6 +200,17 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Keys and values of all layers.
     type Kv: Send;
 
+    /// What it runs on.
+    fn describe(&self) -> Description;
+    /// Free bytes of its own memory; none where it works in that of the system.
+    fn own_memory(&self) -> Result<Option<u64>>;
+    /// Bytes that this tensor takes once it is loaded.
+    fn packed_bytes(&self, tensor: &TensorView<'_>) -> u64;
+    /// Measures the machine, `each` long for every rate, in at most about `room` bytes.
+    fn rates(&self, room: u64, each: Duration) -> Result<Rates>;
+    /// Returns when all ops that were called are done; for clocks.
+    fn wait(&self) {}
+
     /// Packs a matrix `[rows, cols]` for products.
     fn weight(&self, tensor: &TensorView<'_>) -> Result<Self::Weight>;
     /// Opens a matrix `[V, D]` for look-ups.
@@ -169,6 +223,11 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn kv(&self, shape: KvShape) -> Result<Self::Kv>;
     /// The rows of `m`, row-major: the one synchronisation point, where late device errors surface.
     fn read(&self, m: &Self::Mat) -> Result<Vec<f32>>;
+    /// The `k` largest values of each row of `m` and their columns, in any order, of equal ones the first columns; fewer where
+    /// the rest is -inf. Nothing where that takes no less than [`Backend::read`] or a row has NaN, +inf or nothing but -inf.
+    fn largest(&self, _m: &Self::Mat, _k: usize) -> Result<Option<Largest>> {
+        Ok(None)
+    }
     /// Makes `values`, row-major, the rows of `m`: the reverse of [`Backend::read`].
     fn write(&self, values: &[f32], m: &mut Self::Mat);
     /// The stored bytes of positions `slots` of all layers, keys then values (for tests of the laws and for saving).

@@ -5,7 +5,8 @@
 //! those who load a model on it. Ops are told apart by the tensors they are about: the products of queries, keys and
 //! values of all layers are one line, those of the feed-forward another.
 
-use super::{Activation, Attention, Backend, KvShape, Product, Rope, Span};
+use super::rates::Rates;
+use super::{Activation, Attention, Backend, Description, KvShape, Largest, Product, Rope, Span};
 use crate::gguf::TensorView;
 use crate::quant;
 use crate::tree::Token;
@@ -157,6 +158,7 @@ impl<B: Backend> Timed<B> {
     fn timed<T>(&self, op: &'static str, of: &[&Arc<str>], work: Work, run: impl FnOnce(&B) -> T) -> T {
         let started = Instant::now();
         let result = run(&self.inner);
+        self.inner.wait();
         let time = started.elapsed();
         self.note(op, of, time, work);
         result
@@ -169,6 +171,26 @@ impl<B: Backend> Backend for Timed<B> {
     type Table = B::Table;
     type Vector = Vector<B>;
     type Kv = Kv<B>;
+
+    fn describe(&self) -> Description {
+        self.inner.describe()
+    }
+
+    fn own_memory(&self) -> Result<Option<u64>> {
+        self.inner.own_memory()
+    }
+
+    fn packed_bytes(&self, tensor: &TensorView<'_>) -> u64 {
+        self.inner.packed_bytes(tensor)
+    }
+
+    fn rates(&self, room: u64, each: Duration) -> Result<Rates> {
+        self.inner.rates(room, each)
+    }
+
+    fn wait(&self) {
+        self.inner.wait();
+    }
 
     fn weight(&self, tensor: &TensorView<'_>) -> Result<Weight<B>> {
         let inner = self.inner.weight(tensor)?;
@@ -199,6 +221,10 @@ impl<B: Backend> Backend for Timed<B> {
 
     fn read(&self, m: &Mat<B>) -> Result<Vec<f32>> {
         self.timed("read", &[], near(m.bytes(2)), |b| b.read(&m.inner))
+    }
+
+    fn largest(&self, m: &Mat<B>, k: usize) -> Result<Option<Largest>> {
+        self.timed("largest", &[], near(m.bytes(1)), |b| b.largest(&m.inner, k))
     }
 
     fn write(&self, values: &[f32], m: &mut Mat<B>) {

@@ -9,11 +9,12 @@
 use super::answered::Answered;
 use super::lines::Lines;
 use super::load::{self, Language, Opened};
+use super::place::{self, OnPlace, Place};
 use super::report::Report;
 use super::request::{self, Ask, Request};
 use super::stats::{Sink, Stats};
 use super::{draft, grammar, input, interrupt::Interrupt, prompt, sampling, template};
-use crate::backend::cpu::Cpu;
+use crate::backend::Backend;
 use crate::cli::BatchArgs;
 use crate::engine::{Finish, Limits, Plan, Session};
 use crate::grammar::Lexicon;
@@ -68,6 +69,16 @@ struct Failure {
 
 /// Runs the command.
 pub fn run(args: &BatchArgs) -> Result<()> {
+    place::choose(&args.model, &Report::new(&args.report), args)
+}
+
+impl OnPlace for &BatchArgs {
+    fn run(self, place: &impl Place) -> Result<()> {
+        answer(self, place)
+    }
+}
+
+fn answer(args: &BatchArgs, place: &impl Place) -> Result<()> {
     let report = Report::new(&args.report);
     let interrupt = Interrupt::install()?;
     let params = sampling::params(&args.sampling)?;
@@ -77,7 +88,7 @@ pub fn run(args: &BatchArgs) -> Result<()> {
     let sink = Sink::open(args.report.stats.as_ref())?;
     let mut answered = args.resume.as_deref().map(|path| Answered::read(path, &report)).transpose()?;
     let started = Instant::now();
-    let (opened, mut language) = load::all(&args.model, &report)?;
+    let (opened, mut language) = load::all(&args.model, place, &report)?;
     template.install(&mut language);
     let seed = sampling::seed(&args.sampling);
     sampling::sampler(params.clone(), seed, &language.tokenizer)?;
@@ -157,16 +168,16 @@ fn names(choices: &[Choice]) -> Vec<String> {
 }
 
 /// What all requests share.
-struct Batch<'a> {
+struct Batch<'a, B: Backend> {
     args: &'a BatchArgs,
-    opened: Opened,
+    opened: Opened<B>,
     language: Language,
     params: SampleParams,
     /// What answers must match, where a request does not say.
     asked: Option<grammar::Asked>,
     lexicon: Option<Arc<Lexicon>>,
     seed: u64,
-    session: Session<Cpu>,
+    session: Session<B>,
     /// The drafters of requests that do not say.
     choices: Vec<Choice>,
     /// Those of the session.
@@ -176,7 +187,7 @@ struct Batch<'a> {
     stats: Stats,
 }
 
-impl Batch<'_> {
+impl<B: Backend> Batch<'_, B> {
     /// Answers one line. The outer error ends the command, the inner one is the line's.
     fn answer(&mut self, fields: Result<Map<String, Value>>, number: u64, id: &Value) -> Result<Result<Answer>> {
         let request = match fields.and_then(|fields| request::parse(fields, &self.params)) {

@@ -47,7 +47,7 @@ impl Cache {
     pub fn open<B: Backend>(
         path: Option<&Path>,
         args: &ModelArgs,
-        opened: &Opened,
+        opened: &Opened<B>,
         session: &mut Session<B>,
         report: &Report,
     ) -> Result<Option<Cache>> {
@@ -160,7 +160,7 @@ fn parse<'a>(bytes: &'a [u8], facts: &str) -> Result<Content<'a>> {
 }
 
 /// All that keys and values depend on.
-fn facts(args: &ModelArgs, opened: &Opened) -> Result<String> {
+fn facts<B: Backend>(args: &ModelArgs, opened: &Opened<B>) -> Result<String> {
     let gguf = Gguf::open(&args.model)?;
     let kv_type = opened.kv.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let activations = args.activations.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
@@ -171,7 +171,7 @@ fn facts(args: &ModelArgs, opened: &Opened) -> Result<String> {
         format!("model file of fingerprint: {:016x}", gguf.fingerprint()),
         format!("--kv-type: {kv_type}"),
         format!("-c: {}", opened.context),
-        format!("--isa: {}", opened.backend().isa().name()),
+        format!("--isa: {}", opened.description.isa),
         format!("--activations: {activations}"),
     ]
     .join("\n"))

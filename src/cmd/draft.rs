@@ -3,7 +3,7 @@
 use super::load::{Language, Opened};
 use super::report::{Report, Unit};
 use super::{Usage, memory};
-use crate::backend::cpu::Cpu;
+use crate::backend::Backend;
 use crate::cli::DraftArgs;
 use crate::engine::{Plan, Session};
 use crate::spec::{Accept, Choice, Nodes, Target, Tell};
@@ -42,13 +42,13 @@ fn together(asked: Vec<Option<Choice>>) -> Result<Vec<Choice>> {
 }
 
 /// Gives `session` the drafters asked for, if any; those that look up first.
-pub fn install(
+pub fn install<B: Backend>(
     args: &DraftArgs,
     choices: &[Choice],
-    opened: &Opened,
+    opened: &Opened<B>,
     language: &Language,
     report: &Report,
-    session: &mut Session<Cpu>,
+    session: &mut Session<B>,
 ) -> Result<Option<Setup>> {
     if choices.is_empty() {
         return Ok(None);
@@ -56,7 +56,7 @@ pub fn install(
     if args.accept == Accept::Typical {
         report.warn("--accept typical is lossy: the text has another distribution than the model's");
     }
-    let admit = |bytes| match memory::free() {
+    let admit = |bytes| match opened.free() {
         Some(free) if bytes > free => {
             bail!("it needs {} of memory, {} are free", memory::size(bytes), memory::size(free))
         }

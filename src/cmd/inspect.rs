@@ -234,7 +234,7 @@ impl<'a> Inspection<'a> {
     }
 
     fn print_memory(&self, out: &mut impl Write, c: &Config, context: usize, kv_type: KvType) -> io::Result<()> {
-        let need = Need { weights: self.packed_bytes(), ..Need::of(self.gguf, c, context, kv_type, false) };
+        let need = Need { weights: self.packed_bytes(), ..Need::of(self.gguf, c, context, kv_type, |_| 0) };
         let kv = kv_type.to_possible_value();
         let cache = format!("KV cache, {}", kv.as_ref().map_or("", |v| v.get_name()));
         writeln!(out, "\nmemory at -c {context}")?;

@@ -4,10 +4,11 @@
 
 use super::Usage;
 use super::memory::{self, Need, size};
+use super::place::Place;
 use super::report::{Report, Unit};
-use crate::backend::cpu::{Cpu, team};
-use crate::backend::{Backend, KvType};
-use crate::cli::{Activations, ModelArgs};
+use crate::backend::cpu::team;
+use crate::backend::{Backend, Description, KvType};
+use crate::cli::ModelArgs;
 use crate::engine::Session;
 use crate::gguf::Gguf;
 use crate::isa::Isa;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 pub const DEFAULT_CONTEXT: usize = 4096;
 
 /// A model, ready to run.
-pub struct Opened<B: Backend = Cpu> {
+pub struct Opened<B: Backend> {
     /// The weights on their backend.
     pub model: Arc<Model<B>>,
     /// Positions of a session.
@@ -36,6 +37,10 @@ pub struct Opened<B: Backend = Cpu> {
     pub file_bytes: u64,
     /// Time it took.
     pub time: Duration,
+    /// What the backend runs on.
+    pub description: Description,
+    /// Why that is no GPU, where one was looked for.
+    pub why: Option<String>,
 }
 
 /// What a file says about text.
@@ -62,6 +67,16 @@ impl<B: Backend> Opened<B> {
     pub fn backend(&self) -> &B {
         self.model.backend()
     }
+
+    /// Bytes of memory that the backend may still take, where that is known.
+    pub fn free(&self) -> Option<u64> {
+        free(self.backend()).unwrap_or_default()
+    }
+}
+
+/// Bytes that are free where `backend` works.
+fn free(backend: &impl Backend) -> Result<Option<u64>> {
+    Ok(backend.own_memory()?.or_else(memory::free))
 }
 
 impl Language {
@@ -76,25 +91,30 @@ impl Language {
 }
 
 /// Opens the model that `args` name, without its tokenizer.
-pub fn model(args: &ModelArgs, report: &Report) -> Result<Opened> {
-    model_on(args, report, identity)
+pub fn model<P: Place>(args: &ModelArgs, place: &P, report: &Report) -> Result<Opened<P::Backend>> {
+    model_on(args, place, report, identity)
 }
 
 /// As [`model`], on what `wrap` makes of the backend.
-pub fn model_on<B: Backend>(args: &ModelArgs, report: &Report, wrap: impl FnOnce(Cpu) -> B) -> Result<Opened<B>> {
+pub fn model_on<P: Place, B: Backend>(
+    args: &ModelArgs,
+    place: &P,
+    report: &Report,
+    wrap: impl FnOnce(P::Backend) -> B,
+) -> Result<Opened<B>> {
     let started = Instant::now();
     let gguf = Gguf::open(&args.model)?;
-    let (model, context) = weights(args, &gguf, report, wrap)?;
-    Ok(opened(args, &gguf, model, context, started))
+    let (model, context) = weights(args, &gguf, report, || place.open(args).map(wrap))?;
+    Ok(opened(args, &gguf, model, context, started, place.why()))
 }
 
 /// Opens the model that `args` name, with its tokenizer and chat template.
-pub fn all(args: &ModelArgs, report: &Report) -> Result<(Opened, Language)> {
+pub fn all<P: Place>(args: &ModelArgs, place: &P, report: &Report) -> Result<(Opened<P::Backend>, Language)> {
     let started = Instant::now();
     let gguf = Gguf::open(&args.model)?;
     let (model, language) = std::thread::scope(|scope| {
         let language = scope.spawn(|| Language::of(&gguf, report));
-        let model = weights(args, &gguf, report, identity);
+        let model = weights(args, &gguf, report, || place.open(args));
         (model, language.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let (model, context) = model?;
@@ -103,12 +123,20 @@ pub fn all(args: &ModelArgs, report: &Report) -> Result<(Opened, Language)> {
     let (tokens, rows) = (language.tokenizer.vocab_size(), model.config().vocab);
     ensure!(tokens == rows, "{}: the tokenizer has {tokens} tokens, the model {rows}", name());
     language.tokenizer.warnings().iter().for_each(|warning| report.warn(warning));
-    Ok((opened(args, &gguf, model, context, started), language))
+    Ok((opened(args, &gguf, model, context, started, place.why()), language))
 }
 
-fn opened<B: Backend>(args: &ModelArgs, gguf: &Gguf, model: Model<B>, context: usize, started: Instant) -> Opened<B> {
+fn opened<B: Backend>(
+    args: &ModelArgs,
+    gguf: &Gguf,
+    model: Model<B>,
+    context: usize,
+    started: Instant,
+    why: Option<&str>,
+) -> Opened<B> {
+    let (description, why) = (model.backend().describe(), why.map(str::to_owned));
     let (model, file_bytes) = (Arc::new(model), gguf.file_bytes());
-    Opened { model, context, kv: args.kv_type, file_bytes, time: started.elapsed() }
+    Opened { model, context, kv: args.kv_type, file_bytes, time: started.elapsed(), description, why }
 }
 
 /// The context that is used when `asked` for one and the model's own is `own`.
@@ -130,10 +158,9 @@ pub fn isa(asked: Option<Isa>) -> Result<Isa> {
     Ok(isa)
 }
 
-fn backend(args: &ModelArgs) -> Result<Cpu> {
-    let threads = args.threads.map_or_else(team::default_threads, usize::from);
-    let cpu = Cpu::new(isa(args.isa)?, threads)?;
-    Ok(if args.activations == Activations::F32 { cpu.exact() } else { cpu })
+/// Threads of the CPU that may work.
+pub fn threads(args: &ModelArgs) -> usize {
+    args.threads.map_or_else(team::default_threads, usize::from)
 }
 
 /// Checks that all will fit, then packs the weights. Gives the context size too.
@@ -141,22 +168,24 @@ fn weights<B: Backend>(
     args: &ModelArgs,
     gguf: &Gguf,
     report: &Report,
-    wrap: impl FnOnce(Cpu) -> B,
+    open: impl FnOnce() -> Result<B>,
 ) -> Result<(Model<B>, usize)> {
     let name = || args.model.display().to_string();
     let config = Config::read(gguf).with_context(name)?;
     let context = context_size(args.ctx_size, config.context);
     config.check_session(context, args.kv_type)?;
-    let need = Need::of(gguf, &config, context, args.kv_type, args.activations == Activations::F32);
-    need.check(context, memory::free())?;
+    let backend = open()?;
+    let need = Need::of(gguf, &config, context, args.kv_type, |tensor| backend.packed_bytes(tensor));
+    let description = backend.describe();
+    let place = description.name.map_or(String::new(), |_| format!(" on {}", description.device));
+    need.check(context, free(&backend)?, &place)?;
     if context > config.context {
         report.warn(format_args!("a context of {context} is more than the {} of the model", config.context));
     }
     report.detail(1, format_args!("context {context}, KV cache {}, weights {}", size(need.kv), size(need.weights)));
 
-    let backend = Arc::new(wrap(backend(args)?));
     let bar = report.bar("loading", gguf.file_bytes(), Unit::Bytes);
-    let model = Model::load(backend, gguf, &mut |done, total| {
+    let model = Model::load(Arc::new(backend), gguf, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     });

@@ -2,7 +2,7 @@
 
 use crate::backend::KvType;
 use crate::engine::CHUNK;
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, TensorView};
 use crate::model::Config;
 use crate::tree::DraftTree;
 use anyhow::{Result, ensure};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Bytes that a session takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Packed weights. They are as large as in the file, or four bytes an element when widened.
+    /// Packed weights.
     pub weights: u64,
     /// Keys and values of all positions, used or not.
     pub kv: u64,
@@ -21,12 +21,15 @@ pub struct Need {
 }
 
 impl Need {
-    /// What `gguf` takes with `context` positions of type `kv`.
-    pub fn of(gguf: &Gguf, config: &Config, context: usize, kv: KvType, widened: bool) -> Need {
-        let weights = gguf.tensors().map(|t| match widened && t.dims.len() > 1 {
-            true => 4 * t.dims.iter().product::<u64>(),
-            false => t.bytes.len() as u64,
-        });
+    /// What `gguf` takes with `context` positions of type `kv`, each tensor taking what `packed` says.
+    pub fn of(
+        gguf: &Gguf,
+        config: &Config,
+        context: usize,
+        kv: KvType,
+        packed: impl Fn(&TensorView<'_>) -> u64,
+    ) -> Need {
+        let weights = gguf.tensors().map(|tensor| packed(&tensor));
         let c = config;
         let (rows, head_rows) = (CHUNK.max(DraftTree::MAX), DraftTree::MAX);
         let (q, kv_cols) = (c.heads * c.head_width, c.kv_heads * c.head_width);
@@ -43,11 +46,12 @@ impl Need {
     }
 
     /// Refuses what does not fit into `free` bytes, where that is known.
-    pub fn check(&self, context: usize, free: Option<u64>) -> Result<()> {
+    /// `place` says whose memory it is, as in " on cuda:0", or is empty.
+    pub fn check(&self, context: usize, free: Option<u64>, place: &str) -> Result<()> {
         let fits = free.is_none_or(|free| self.total() <= free);
         ensure!(
             fits,
-            "a context of {context} needs {} of memory ({} of KV cache, {} of weights), {} are free: a smaller -c or --kv-type q8_0 needs less",
+            "a context of {context} needs {} of memory{place} ({} of KV cache, {} of weights), {} are free: a smaller -c or --kv-type q8_0 needs less",
             size(self.total()),
             size(self.kv),
             size(self.weights),
@@ -147,14 +151,16 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_both_numbers() {
         let need = Need { weights: 100_000_000, kv: 2_000_000_000, activations: 0 };
-        need.check(4096, None).unwrap();
-        need.check(4096, Some(2_100_000_000)).unwrap();
-        let error = need.check(4096, Some(2_099_999_999)).unwrap_err().to_string();
+        need.check(4096, None, "").unwrap();
+        need.check(4096, Some(2_100_000_000), "").unwrap();
+        let error = need.check(4096, Some(2_099_999_999), "").unwrap_err().to_string();
         assert!(
             error.starts_with("a context of 4096 needs 2.10 GB of memory (2.00 GB of KV cache, 100.0 MB"),
             "{error}"
         );
         assert!(error.contains("2.10 GB are free"), "{error}");
+        let error = need.check(7, Some(5), " on cuda:0").unwrap_err().to_string();
+        assert!(error.starts_with("a context of 7 needs 2.10 GB of memory on cuda:0 ("), "{error}");
     }
 
     #[cfg(target_os = "linux")]

@@ -23,6 +23,7 @@ pub mod manual;
 pub mod memory;
 pub mod paint;
 pub mod perplexity;
+pub mod place;
 pub mod prompt;
 pub mod report;
 pub mod request;
@@ -94,6 +95,8 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Tokenize(args) => tokenize::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Bench(args) => bench::run(args),
+        #[cfg(feature = "cuda")]
+        Command::DeviceCheck(args) => bench::check::run(args),
         Command::Features(args) => features::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Completions { shell } => manual::completions(*shell),

@@ -7,6 +7,7 @@
 //!
 //! llama.cpp insists on two windows of text; here one is enough.
 
+use super::place::{self, OnPlace, Place};
 use super::report::{Report, Unit};
 use super::{Usage, input, load, print};
 use crate::backend::Backend;
@@ -40,14 +41,28 @@ struct Outcome {
 
 /// Runs the command.
 pub fn run(args: &PerplexityArgs) -> Result<()> {
+    place::choose(&args.model, &report(args), args)
+}
+
+impl OnPlace for &PerplexityArgs {
+    fn run(self, place: &impl Place) -> Result<()> {
+        measure(self, place)
+    }
+}
+
+fn report(args: &PerplexityArgs) -> Report {
+    Report::new(&ReportArgs { stats: None, quiet: args.quiet, verbose: 0 })
+}
+
+fn measure(args: &PerplexityArgs, place: &impl Place) -> Result<()> {
     let limit = match args.chunks {
         -1 => None,
         n if n > 0 => Some(usize::try_from(n)?),
         n => bail!(Usage(format!("--chunks {n}: at least 1 window, or -1 for all"))),
     };
-    let report = Report::new(&ReportArgs { stats: None, quiet: args.quiet, verbose: 0 });
+    let report = report(args);
     let text = input::read(&TextArgs { file: Some(args.file.clone()), ..TextArgs::default() })?;
-    let (opened, language) = load::all(&args.model, &report)?;
+    let (opened, language) = load::all(&args.model, place, &report)?;
     let tokenizer = &language.tokenizer;
     let window = args.model.ctx_size.map_or(opened.context.min(WINDOW), |_| opened.context);
     let bos = tokenizer.bos().filter(|_| tokenizer.add_bos());
@@ -55,7 +70,7 @@ pub fn run(args: &PerplexityArgs) -> Result<()> {
     let windows = windows(&tokens, window, limit, bos).with_context(|| args.file.display().to_string())?;
 
     let mut state = opened.model.state(window, ROWS, opened.kv)?;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(opened.backend().threads()).build()?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(load::threads(&args.model)).build()?;
     let bar = report.bar("perplexity", (windows.len() * window) as u64, Unit::Tokens);
     let mut total = Score::default();
     for cut in &windows {

@@ -6,6 +6,7 @@ use super::answer::Answer;
 use super::cache::Cache;
 use super::load::{self, Language};
 use super::paint;
+use super::place::{self, OnPlace, Place};
 use super::report::Report;
 use super::stats::{Sink, Stats};
 use super::{Interrupted, Usage, draft, grammar, input, interrupt::Interrupt, prompt, sampling, template};
@@ -19,6 +20,16 @@ use std::time::Instant;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
+    place::choose(&args.model, &Report::new(&args.report), args)
+}
+
+impl OnPlace for &RunArgs {
+    fn run(self, place: &impl Place) -> Result<()> {
+        answer(self, place)
+    }
+}
+
+fn answer(args: &RunArgs, place: &impl Place) -> Result<()> {
     let report = Report::new(&args.report);
     let interrupt = Interrupt::install()?;
     let params = sampling::params(&args.sampling)?;
@@ -31,7 +42,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let text = input::shaped(&args.text, &args.shape)?;
 
     let started = Instant::now();
-    let (opened, mut language) = load::all(&args.model, &report)?;
+    let (opened, mut language) = load::all(&args.model, place, &report)?;
     template.install(&mut language);
     let seed = sampling::seed(&args.sampling);
     let tokenizer = &language.tokenizer;

@@ -24,9 +24,11 @@ use std::time::Duration;
 pub struct Stats {
     /// The model file.
     pub model: String,
+    /// What it runs on: `cpu`, or the kind and number of a device.
+    pub device: String,
     /// Instruction set.
-    pub isa: &'static str,
-    /// Threads.
+    pub isa: String,
+    /// Threads of the CPU.
     pub threads: usize,
     /// Positions of the context.
     pub context: usize,
@@ -71,6 +73,8 @@ pub struct Stats {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<DraftStats>,
     #[serde(skip)]
+    place: String,
+    #[serde(skip)]
     drafting: Option<Setup>,
     #[serde(skip)]
     tally: Tally,
@@ -90,12 +94,21 @@ pub struct Stats {
 
 impl Stats {
     /// Nothing done yet. `load` is the time it took to get ready.
-    pub fn new(path: &Path, opened: &Opened, seed: u64, drafting: Option<Setup>, load: Duration) -> Self {
+    pub fn new<B: Backend>(
+        path: &Path,
+        opened: &Opened<B>,
+        seed: u64,
+        drafting: Option<Setup>,
+        load: Duration,
+    ) -> Self {
         let kv_type = opened.kv.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
+        let description = &opened.description;
+        let why = opened.why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
         Self {
             model: path.display().to_string(),
-            isa: opened.backend().isa().name(),
-            threads: opened.backend().threads(),
+            device: description.device.clone(),
+            isa: description.isa.clone(),
+            threads: description.threads,
             context: opened.context,
             kv_type,
             kv_bytes: opened.model.config().kv_shape(opened.context, opened.kv).bytes() as u64,
@@ -115,6 +128,7 @@ impl Stats {
             peak_rss_bytes: None,
             stop_reason: None,
             draft: None,
+            place: format!("{description}{why}"),
             drafting,
             tally: Tally::default(),
             decode: Duration::ZERO,
@@ -220,12 +234,11 @@ impl Stats {
         );
         let memory = self.peak_rss_bytes.map_or(String::new(), |bytes| format!("{} of memory at most, ", size(bytes)));
         let whole = format!(
-            "whole   load {:.3} s, {memory}{} of KV cache for {} positions, {} with {} threads",
+            "whole   load {:.3} s, {memory}{} of KV cache for {} positions, {}",
             self.load_s,
             size(self.kv_bytes),
             self.context,
-            self.isa,
-            self.threads
+            self.place
         );
         let draft = self.draft.as_ref().map(|draft| draft.account.line());
         [prompt, decode].into_iter().chain(draft).chain([whole]).collect()

@@ -72,6 +72,11 @@ impl<'a> TensorView<'a> {
         }
     }
 
+    /// The bytes, to be kept beyond the view, if that takes no more than that their file stays mapped.
+    pub fn keep_in_file(&self) -> Option<TensorBytes> {
+        self.place().map(|_| self.keep())
+    }
+
     /// The bytes, to be kept beyond the view: the file stays mapped for them. Bytes from elsewhere are copied.
     pub fn keep(&self) -> TensorBytes {
         match self.place() {

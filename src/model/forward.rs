@@ -2,7 +2,7 @@
 
 use super::state::{Activations, HEAD_ROWS};
 use super::{Model, State};
-use crate::backend::{Backend, Product, Span};
+use crate::backend::{Backend, Largest, Product, Span};
 use crate::tree::{DraftTree, Token};
 use anyhow::Result;
 use std::ops::Range;
@@ -27,6 +27,15 @@ pub enum Rows {
     Last,
     /// All.
     All,
+}
+
+/// What a pass says of the tokens that may follow each of its rows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Logits {
+    /// `[N, V]`.
+    All(Vec<f32>),
+    /// The largest of each row with their tokens, in any order.
+    Largest(Largest),
 }
 
 impl<B: Backend> Model<B> {
@@ -69,6 +78,40 @@ impl<B: Backend> Model<B> {
             Rows::All => 0..tokens.len(),
         };
         self.logits(state, wanted).map(Some)
+    }
+
+    /// As [`Model::forward_while`] with logits of all rows, of each row the `k` largest alone where that is less to read.
+    pub fn forward_for(
+        &self,
+        state: &mut State<B>,
+        input: Input<'_>,
+        k: Option<usize>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Logits>> {
+        if self.forward_while(state, input, Rows::None, go_on)?.is_none() {
+            return Ok(None);
+        }
+        let rows = match input {
+            Input::Chain(tokens) => tokens.len(),
+            Input::Tree(tree) => tree.nodes().len(),
+            Input::Grown(tree, first) => tree.nodes().len().saturating_sub(first),
+        };
+        if let Some(k) = k.filter(|_| rows <= HEAD_ROWS) {
+            self.head_of(state, &(0..rows).collect::<Vec<_>>());
+            let (b, a) = (&*self.backend, &state.acts);
+            return Ok(Some(match b.largest(&a.logits, k)? {
+                Some(largest) => Logits::Largest(largest),
+                None => Logits::All(b.read(&a.logits)?),
+            }));
+        }
+        self.logits(state, 0..rows).map(|logits| Some(Logits::All(logits)))
+    }
+
+    /// Runs the head on hidden rows of the last pass.
+    fn head_of(&self, state: &mut State<B>, rows: &[usize]) {
+        let a = &mut state.acts;
+        self.backend.gather(&a.hidden, rows, &mut a.picked);
+        self.head(&a.picked, &mut a.logits);
     }
 
     /// From tokens to hidden rows: per layer attention, then the gated feed-forward, each added to the stream `x`. Row 0
@@ -134,13 +177,11 @@ impl<B: Backend> Model<B> {
 
     /// Logits of hidden rows of the last pass, a few rows at a time.
     fn logits(&self, state: &mut State<B>, wanted: Range<usize>) -> Result<Vec<f32>> {
-        let (b, a) = (&*self.backend, &mut state.acts);
         let wanted: Vec<usize> = wanted.collect();
         let mut all = Vec::with_capacity(wanted.len() * self.config.vocab);
         for rows in wanted.chunks(HEAD_ROWS) {
-            b.gather(&a.hidden, rows, &mut a.picked);
-            self.head(&a.picked, &mut a.logits);
-            all.append(&mut b.read(&a.logits)?);
+            self.head_of(state, rows);
+            all.append(&mut self.backend.read(&state.acts.logits)?);
         }
         Ok(all)
     }

@@ -129,10 +129,37 @@ impl Sampler {
     /// The token that follows `history`, given its `logits`, as number `ordinal` of all tokens generated in the session.
     pub fn pick(&mut self, logits: &[f32], history: History<'_>, ordinal: u64) -> Result<Token> {
         ensure!(self.keep(logits, Some(history), ordinal)?, ALL_MASKED);
-        Ok(match *self.kept {
+        Ok(self.choose(ordinal))
+    }
+
+    /// The token, of those kept.
+    fn choose(&self, ordinal: u64) -> Token {
+        match *self.kept {
             [only] => only.token,
             _ => draw(&self.kept, self.params.temp, self.noise.at(ordinal, Purpose::Draw, [0; 2])),
-        })
+        }
+    }
+
+    /// How many of a row's largest logits [`Sampler::pick`] needs to see, where these are enough: nothing changes single logits,
+    /// and only the likeliest are kept.
+    pub fn needs(&self) -> Option<usize> {
+        let SampleParams { temp, top_k, top_n_sigma, .. } = self.params;
+        let few = if temp == 0.0 { 1 } else { usize::try_from(top_k).ok().filter(|&k| k > 0)? };
+        let enough = !self.edits.are_made(&self.params) && (temp == 0.0 || top_n_sigma <= 0.0) && few < self.vocab_size;
+        enough.then_some(few)
+    }
+
+    /// [`Sampler::pick`] from a row whose [largest](Sampler::needs) logits these are, in any order.
+    pub fn pick_among(&mut self, largest: &[(Token, f32)], ordinal: u64) -> Result<Token> {
+        ensure!(!largest.is_empty(), ALL_MASKED);
+        self.kept.clear();
+        self.kept.extend(largest.iter().map(|&(token, logit)| Candidate { token, logit }));
+        self.kept.sort_unstable_by(cut::by_logit);
+        if self.params.temp == 0.0 {
+            return Ok(self.kept[0].token);
+        }
+        self.cut(ordinal);
+        Ok(self.choose(ordinal))
     }
 
     /// The distribution that [`Sampler::pick`] draws from: tokens of non-zero probability, ascending by id. `ordinal`
@@ -231,11 +258,17 @@ impl Sampler {
         let floor = cut::top_n_sigma(logits, max, params.top_n_sigma);
         let k = if params.top_k == 0 { size } else { params.top_k as usize };
         self.survey.top_k(logits, floor, k, kept);
+        self.cut(ordinal);
+        Ok(true)
+    }
+
+    /// The stages after top-k, on `kept`.
+    fn cut(&mut self, ordinal: u64) {
+        let (params, kept) = (&self.params, &mut self.kept);
         cut::typical(kept, params.typical, &mut self.keyed);
         cut::top_p(kept, params.top_p);
         cut::min_p(kept, params.min_p);
         cut::xtc(kept, params.xtc_probability, params.xtc_threshold, || self.noise.coin(ordinal, 0, Purpose::Xtc));
-        Ok(true)
     }
 }
 
@@ -302,4 +335,48 @@ fn draw(kept: &[Candidate], temp: f32, mut noise: noise::Position) -> Token {
         }
     }
     winner.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_logits_are_as_good_as_all_where_they_are_enough() {
+        const SIZE: usize = 300;
+        let noise = Noise::new(9);
+        let d = SampleParams::default;
+        let cases = [
+            (SampleParams { temp: 0.0, ..d() }, Some(1)),
+            (d(), Some(40)),
+            (SampleParams { top_k: 5, typical: 0.7, xtc_probability: 0.5, ..d() }, Some(5)),
+            (SampleParams { top_k: 299, min_p: 0.0, top_p: 1.0, temp: 2.0, ..d() }, Some(299)),
+            (SampleParams { top_k: 300, ..d() }, None),
+            (SampleParams { top_k: 0, ..d() }, None),
+            (SampleParams { top_n_sigma: 1.0, ..d() }, None),
+            (SampleParams { repeat_penalty: 1.1, ..d() }, None),
+            (SampleParams { logit_bias: LogitBias(vec![(3, 1.0)]), ..d() }, None),
+        ];
+        for (params, needs) in cases {
+            let mut sampler = Sampler::new(params.clone(), 4, SIZE, |_| vec![]).unwrap();
+            assert_eq!(sampler.needs(), needs, "{params:?}");
+            let Some(k) = needs else { continue };
+            for (ordinal, levels) in (0..).zip([2, 7, 50, 1000].repeat(20)) {
+                // Many equal ones, and masked ones.
+                let level = |i: usize| noise.bits(ordinal, i as Token, Purpose::Draw) % levels;
+                let logit = |i: usize| if level(i) == 0 { f32::NEG_INFINITY } else { (level(i) % 90) as f32 * 0.1 };
+                let logits: Vec<f32> = (0..SIZE).map(logit).collect();
+                let mut few: Vec<Candidate> =
+                    (0..).zip(&logits).map(|(token, &logit)| Candidate { token, logit }).collect();
+                few.retain(|c| c.logit > f32::NEG_INFINITY);
+                few.sort_by(cut::by_logit);
+                few.truncate(k);
+                few.sort_by_key(|c| c.token.wrapping_mul(2_654_435_761));
+                let few: Vec<(Token, f32)> = few.iter().map(|c| (c.token, c.logit)).collect();
+                let want = sampler.pick(&logits, History::default(), ordinal).unwrap();
+                assert_eq!(sampler.pick_among(&few, ordinal).unwrap(), want, "{params:?} at {ordinal}");
+            }
+            assert!(sampler.pick_among(&[], 0).is_err());
+        }
+    }
 }

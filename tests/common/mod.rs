@@ -5,6 +5,7 @@ pub mod blocks;
 pub mod cli;
 pub mod drafters;
 pub mod eagles;
+pub mod emulator;
 pub mod gbnf;
 pub mod gguf_writer;
 pub mod limits;

@@ -2,11 +2,13 @@
 //! definition of what a backend computes.
 
 use anyhow::Result;
-use foretoken::backend::{Activation, Attention, Backend, KvShape, KvType, Pairing, Product, Rope, Span};
+use foretoken::backend::rates::{Rate, Rates, Read};
+use foretoken::backend::{Activation, Attention, Backend, Description, KvShape, KvType, Pairing, Product, Rope, Span};
 use foretoken::gguf::TensorView;
 use foretoken::quant;
 use foretoken::tree::Token;
 use std::ops::Range;
+use std::time::Duration;
 
 /// The plain backend.
 #[derive(Default)]
@@ -125,6 +127,23 @@ impl Backend for Naive {
     type Table = Mat;
     type Vector = Vec<f32>;
     type Kv = Kv;
+
+    fn describe(&self) -> Description {
+        Description { device: "naive".into(), isa: "f64".into(), threads: 1, name: None }
+    }
+
+    fn own_memory(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    fn packed_bytes(&self, tensor: &TensorView<'_>) -> u64 {
+        4 * tensor.dims.iter().product::<u64>()
+    }
+
+    fn rates(&self, _: u64, _: Duration) -> Result<Rates> {
+        let rate = Rate { one: 1.0, all: 1.0 };
+        Ok(Rates { reads: vec![Read { bytes: 1, rate }], int8: rate, f32: rate })
+    }
 
     fn weight(&self, t: &TensorView<'_>) -> Result<Mat> {
         Ok(Mat { rows: t.rows(), cols: t.cols(), max_rows: t.rows(), data: widen(t) })

@@ -9,12 +9,13 @@
 mod attend;
 mod kv;
 mod math;
-pub mod rates;
+mod rates;
 mod rows;
 pub mod team;
-mod weight;
+pub(super) mod weight;
 
-use super::{Activation, Attention, Backend, KvShape, KvType, Product, Rope, Span};
+use super::rates::Rates;
+use super::{Activation, Attention, Backend, Description, KvShape, KvType, Product, Rope, Span};
 use crate::gguf::TensorView;
 use crate::isa::{Isa, Kernel};
 use crate::quant::panel::{Activations, Quantise, STEP};
@@ -24,6 +25,7 @@ use anyhow::{Context, Result};
 use attend::Rooms;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 use team::Team;
 
 pub use kv::Kv;
@@ -181,6 +183,27 @@ impl Backend for Cpu {
     type Table = Table;
     type Vector = Vec<f32>;
     type Kv = Kv;
+
+    fn describe(&self) -> Description {
+        let (isa, threads) = (self.isa.name().to_owned(), self.threads());
+        Description { device: "cpu".into(), isa, threads, name: None }
+    }
+
+    fn own_memory(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Packed weights are as large as in the file, or four bytes an element when widened.
+    fn packed_bytes(&self, tensor: &TensorView<'_>) -> u64 {
+        match self.exact && tensor.dims.len() > 1 {
+            true => 4 * tensor.dims.iter().product::<u64>(),
+            false => tensor.bytes.len() as u64,
+        }
+    }
+
+    fn rates(&self, room: u64, each: Duration) -> Result<Rates> {
+        self.measure(room, each)
+    }
 
     fn weight(&self, tensor: &TensorView<'_>) -> Result<Weight> {
         let mut arena = self.arena.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -431,13 +454,7 @@ impl Cpu {
         if cached.len() == KEPT {
             cached.remove(0);
         }
-        let pairs = || positions.iter().flat_map(|&p| rope.frequencies.iter().map(move |f| f64::from(p) * f));
-        let magnitude = rope.magnitude;
-        Angles {
-            rope: rope.clone(),
-            positions: positions.to_vec(),
-            cos: pairs().map(|angle| angle.cos() as f32 * magnitude).collect(),
-            sin: pairs().map(|angle| angle.sin() as f32 * magnitude).collect(),
-        }
+        let [cos, sin] = rope.angles(positions);
+        Angles { rope: rope.clone(), positions: positions.to_vec(), cos, sin }
     }
 }

@@ -8,6 +8,7 @@
 use super::Cpu;
 use super::team::Team;
 use super::weight::Arena;
+use crate::backend::rates::{Rate, Rates, Read};
 use crate::isa::{Isa, Kernel, Simd};
 use crate::quant::panel::AHEAD;
 use anyhow::Result;
@@ -31,47 +32,9 @@ const TIMES: usize = 16;
 const LANES: usize = 16;
 const DOT: usize = 4;
 
-/// A rate of one thread and one of all, each a second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
-    /// By one thread.
-    pub one: f64,
-    /// By the team.
-    pub all: f64,
-}
-
-/// How fast a buffer is read.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Read {
-    /// Its size.
-    pub bytes: u64,
-    /// Bytes a second.
-    pub rate: Rate,
-}
-
-/// What the machine can do.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rates {
-    /// Reading, smallest buffer first; there is at least one.
-    pub reads: Vec<Read>,
-    /// Operations of int8 dot products; a multiplication and an addition are two.
-    pub int8: Rate,
-    /// Operations of f32 multiply-adds.
-    pub f32: Rate,
-}
-
-impl Rates {
-    /// How fast `bytes` are read that are read over and over: as the buffer is whose size is the nearest.
-    pub fn read(&self, bytes: u64) -> Rate {
-        let times = |read: &Read| (read.bytes.max(1) as f64 / bytes.max(1) as f64).ln().abs();
-        let nearest = self.reads.iter().min_by(|a, b| times(a).total_cmp(&times(b)));
-        nearest.expect("a buffer was read").rate
-    }
-}
-
 impl Cpu {
     /// Measures, `each` long for every rate, with buffers of at most `room` bytes (but one of a MiB in any case).
-    pub fn rates(&self, room: u64, each: Duration) -> Result<Rates> {
+    pub(super) fn measure(&self, room: u64, each: Duration) -> Result<Rates> {
         let sizes = SIZES.iter().enumerate().filter(|&(i, &bytes)| i == 0 || bytes as u64 <= room);
         let sizes: Vec<usize> = sizes.map(|(_, &bytes)| bytes).collect();
         let mut buffer = Arena::default().take(sizes[sizes.len() - 1])?;
@@ -251,7 +214,7 @@ mod tests {
             for threads in [1, 2] {
                 let cpu = Cpu::new(isa, threads).unwrap();
                 for (room, sizes) in [(0, 1), (8 << 20, 2), ((64 << 20) - 1, 3)] {
-                    let rates = cpu.rates(room, Duration::ZERO).unwrap();
+                    let rates = cpu.measure(room, Duration::ZERO).unwrap();
                     assert_eq!(rates.reads.len(), sizes, "{room}");
                     let all = rates.reads.iter().map(|read| read.rate).chain([rates.int8, rates.f32]);
                     for Rate { one, all } in all {
@@ -260,27 +223,6 @@ mod tests {
                     }
                 }
             }
-        }
-    }
-
-    #[test]
-    fn the_nearest_buffer_tells_how_fast_bytes_are_read() {
-        let rate = Rate { one: 1.0, all: 1.0 };
-        let read = |(i, &bytes): (usize, &usize)| Read { bytes: bytes as u64, rate: Rate { all: i as f64, ..rate } };
-        let rates = Rates { reads: SIZES.iter().enumerate().map(read).collect(), int8: rate, f32: rate };
-        for (bytes, nearest) in [
-            (0, 0.0),
-            (1 << 20, 0.0),
-            (2 << 20, 0.0),
-            (3 << 20, 1.0),
-            (20 << 20, 2.0),
-            (40 << 20, 2.0),
-            (97_000_000, 4.0),
-            (180 << 20, 4.0),
-            (182 << 20, 5.0),
-            (u64::MAX, 5.0),
-        ] {
-            assert_eq!(rates.read(bytes).all, nearest, "{bytes}");
         }
     }
 }

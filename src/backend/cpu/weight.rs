@@ -151,7 +151,8 @@ impl Table {
     }
 }
 
-fn format_of(tensor: &TensorView<'_>) -> Result<&'static Format> {
+/// The format of a tensor whose rows are whole blocks of it.
+pub fn format_of(tensor: &TensorView<'_>) -> Result<&'static Format> {
     let format = quant::format(tensor.ggml_type).with_context(|| {
         let (name, ty) = (tensor.name, tensor.type_name());
         format!("tensor {name}: type {ty} is not supported; supported are {}", quant::supported())

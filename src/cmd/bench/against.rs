@@ -4,6 +4,7 @@
 //! processes of their own that load and warm up alike, and the ratio that counts is the median of the rounds' own ratios.
 
 use super::{REPETITIONS, median};
+use crate::backend::Device;
 use crate::cli::{BenchArgs, ModelArgs};
 use crate::cmd::print;
 use crate::cmd::report::{Report, Unit, one_line};
@@ -146,7 +147,7 @@ pub fn run(args: &BenchArgs, command: &str, report: &Report) -> Result<()> {
 
 /// This command's own arguments for one run of `foretoken bench`.
 fn arguments(args: &BenchArgs) -> Vec<OsString> {
-    let ModelArgs { model, ctx_size, threads, isa, kv_type, activations } = &args.model;
+    let ModelArgs { model, ctx_size, device, threads, isa, kv_type, activations } = &args.model;
     let mut list: Vec<OsString> = vec!["bench".into()];
     let mut flag = |name: &str, value: &OsStr| list.extend([name.into(), value.into()]);
     let value = |value: &dyn ToString| OsString::from(value.to_string());
@@ -155,6 +156,7 @@ fn arguments(args: &BenchArgs) -> Vec<OsString> {
     flag("--model", model.as_os_str());
     let set = [
         ("--ctx-size", ctx_size.as_ref().map(|n| value(n))),
+        ("--device", Some(device).filter(|device| **device != Device::Auto).map(|device| value(device))),
         ("--threads", threads.as_ref().map(|n| value(n))),
         ("--isa", isa.and_then(|isa| named(isa.to_possible_value()))),
         (

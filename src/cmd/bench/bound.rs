@@ -7,7 +7,7 @@
 //! exponentials, embeddings and what a pass writes: they are why nothing reaches 100 %. How fast bytes are read is taken from the buffer
 //! whose size is nearest to those of the pass, so that weights that fit a cache are held against that cache.
 
-use crate::backend::cpu::rates::Rates;
+use crate::backend::rates::Rates;
 use crate::backend::{Backend, KvType};
 use crate::model::{Matrices, Model};
 use serde::Serialize;
@@ -155,7 +155,7 @@ impl Speed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::rates::{Rate, Read};
+    use crate::backend::rates::{Rate, Read};
 
     fn cost() -> Cost {
         let layers = Matrices { int8: 1000, int8_bytes: 600, float: 10, float_bytes: 20 };

@@ -2,7 +2,7 @@
 
 use super::bound::Speed;
 use super::profile::Profile;
-use crate::backend::cpu::rates::{Rate, Rates};
+use crate::backend::rates::{Rate, Rates};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -11,10 +11,15 @@ use std::io::{self, Write};
 pub struct Figures {
     /// The file.
     pub model: String,
+    /// What it runs on: `cpu`, or the kind and number of a device.
+    pub device: String,
     /// The instruction set.
-    pub isa: &'static str,
+    pub isa: String,
     /// Threads of the team.
     pub threads: usize,
+    /// All of that for people.
+    #[serde(skip)]
+    pub place: String,
     /// Bytes of weights that one token's pass reads.
     pub weight_bytes: u64,
     /// What the machine can do.
@@ -113,7 +118,7 @@ impl Figures {
     /// The tables people read.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let megabytes = self.weight_bytes as f64 / 1e6;
-        writeln!(out, "{}: {megabytes:.1} MB of weights a token, {}, {} threads", self.model, self.isa, self.threads)?;
+        writeln!(out, "{}: {megabytes:.1} MB of weights a token, {}", self.model, self.place)?;
         self.machine.print(self.threads, out)?;
         if !self.prefill.is_empty() {
             writeln!(out, "\n{:>8} {:>10} {:>10} {:>10} {HEADS}", "prefill", "tokens", "tok/s", "")?;

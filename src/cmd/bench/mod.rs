@@ -1,6 +1,6 @@
 //! `bench`: how fast a model runs here, and how fast it could.
 //!
-//! First the machine is measured: how fast it reads and multiplies ([`crate::backend::cpu::rates`]). Then three kinds of things,
+//! First the machine is measured: how fast it reads and multiplies ([`crate::backend::rates`]). Then three kinds of things,
 //! each the median of its repetitions, after one pass of each kind to warm up, and beside the bound (`bound`). *Prefill* evaluates a prompt of
 //! so many tokens, chunked as `run` does, and ends with logits of its last row. *Decode* takes one token at a time on top of a context of
 //! some depth, as the generation loop does, the choice of a token left out. *Widths* verifies trees of so many
@@ -13,14 +13,17 @@
 
 mod against;
 mod bound;
+#[cfg(feature = "cuda")]
+pub mod check;
 mod figures;
 mod plan;
 mod profile;
 
+use super::place::{self, OnPlace, Place};
 use super::report::Report;
-use super::{Usage, load, memory, print, trial};
+use super::{Usage, load, print, trial};
 use crate::backend::Backend;
-use crate::backend::cpu::rates::Rates;
+use crate::backend::rates::Rates;
 use crate::backend::timed::Timed;
 use crate::cli::{Activations, BenchArgs, ModelArgs, ReportArgs};
 use crate::engine::CHUNK;
@@ -55,13 +58,24 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if let Some(command) = &args.against {
         return against::run(args, command, &report);
     }
+    place::choose(&args.model, &report, args)
+}
+
+impl OnPlace for &BenchArgs {
+    fn run(self, place: &impl Place) -> Result<()> {
+        measure(self, place)
+    }
+}
+
+fn measure(args: &BenchArgs, place: &impl Place) -> Result<()> {
+    let report = Report::default();
     let mut plan = Plan::of(args);
     let model_args = with_room(&args.model, plan.positions())?;
-    let opened = load::model(&model_args, &report)?;
+    let opened = load::model(&model_args, place, &report)?;
     plan.fit(opened.context, &report)?;
     let (model, backend) = (&*opened.model, opened.backend());
     // Half of what is left: the session takes its share afterwards, when this memory is free again.
-    let room = memory::free().map_or(u64::MAX, |free| free / 2);
+    let room = opened.free().map_or(u64::MAX, |free| free / 2);
     let rates = backend.rates(room, Duration::from_millis(args.rate_time.unwrap_or(RATE_TIME).into()))?;
     let state = model.state(plan.positions(), CHUNK, opened.kv)?;
     let widened = args.model.activations == Activations::F32;
@@ -71,8 +85,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     bench.warm_up(&plan)?;
     let mut figures = Figures {
         model: args.model.model.display().to_string(),
-        isa: backend.isa().name(),
-        threads: backend.threads(),
+        device: opened.description.device.clone(),
+        isa: opened.description.isa.clone(),
+        threads: opened.description.threads,
+        place: opened.description.to_string(),
         weight_bytes: model.weight_bytes(),
         machine: Machine::of(&rates),
         prefill: bench.prefills(&plan.prefill)?,
@@ -85,7 +101,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         // Weights and cache make room for those that come now.
         drop((state, opened));
         let silent = Report::new(&ReportArgs { stats: None, quiet: true, verbose: 0 });
-        let opened = load::model_on(&model_args, &silent, |cpu| Timed::new(cpu, widened))?;
+        let opened = load::model_on(&model_args, place, &silent, |backend| Timed::new(backend, widened))?;
         let state = opened.model.state(plan.positions(), CHUNK, opened.kv)?;
         let mut bench = Bench { model: &*opened.model, state, repetitions, cost, rates: &rates };
         figures.profile = bench.profiles(&plan.profile)?;

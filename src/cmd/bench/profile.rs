@@ -12,7 +12,7 @@
 use super::bound::{Cost, Pass};
 use super::{Bench, WIDTH_DEPTH, time};
 use crate::backend::Backend;
-use crate::backend::cpu::rates::Rates;
+use crate::backend::rates::Rates;
 use crate::backend::timed::{Spent, Timed, Work};
 use crate::model::{Input, Rows};
 use crate::sample::{History, SampleParams, Sampler};

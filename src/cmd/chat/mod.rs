@@ -11,9 +11,11 @@ mod turns;
 use super::cache::{self, Cache};
 use super::interrupt::Interrupt;
 use super::load::{self, Opened};
+use super::place::{self, OnPlace, Place};
 use super::report::{self, Report};
 use super::stats::{Sink, Stats};
 use super::{Interrupted, draft, grammar, input, is_closed_pipe, paint, prompt, run, sampling, template};
+use crate::backend::Backend;
 use crate::cli::{ChatArgs, DraftArgs};
 use crate::engine::Plan;
 use crate::spec::{Choice, choice};
@@ -29,6 +31,16 @@ use turns::Turns;
 
 /// Runs the command.
 pub fn run(args: &ChatArgs) -> Result<()> {
+    place::choose(&args.model, &Report::new(&args.report), args)
+}
+
+impl OnPlace for &ChatArgs {
+    fn run(self, place: &impl Place) -> Result<()> {
+        chat(self, place)
+    }
+}
+
+fn chat(args: &ChatArgs, place: &impl Place) -> Result<()> {
     let report = Report::new(&args.report);
     let interrupt = Interrupt::install()?;
     let params = sampling::params(&args.sampling)?;
@@ -39,7 +51,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let sink = Sink::open(args.report.stats.as_ref())?;
 
     let started = Instant::now();
-    let (opened, mut language) = load::all(&args.model, &report)?;
+    let (opened, mut language) = load::all(&args.model, place, &report)?;
     template.install(&mut language);
     match &language.template {
         Ok(Some(_)) => {}
@@ -87,15 +99,15 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     ended
 }
 
-struct Chat<'a> {
-    talk: Talk<'a>,
-    opened: &'a Opened,
+struct Chat<'a, B: Backend> {
+    talk: Talk<'a, B>,
+    opened: &'a Opened<B>,
     draft: &'a DraftArgs,
     /// Text of files that goes with the next message.
     given: String,
 }
 
-impl Chat<'_> {
+impl<B: Backend> Chat<'_, B> {
     /// Message by message to the end.
     fn converse(&mut self, lines: &mut Lines) -> Result<()> {
         let (interrupt, report, terminal) = (self.talk.interrupt, self.talk.report, stdin().is_terminal());

@@ -4,7 +4,7 @@
 //! So the ids are always those of the whole, even where a template changes what it said before.
 
 use super::turns::{Turn, Turns};
-use crate::backend::cpu::Cpu;
+use crate::backend::Backend;
 use crate::cmd::answer::Answer;
 use crate::cmd::interrupt::Interrupt;
 use crate::cmd::load::Language;
@@ -20,11 +20,11 @@ use anyhow::{Result, bail};
 use std::ops::ControlFlow::{Break, Continue};
 
 /// All that an answer is made of.
-pub struct Talk<'a> {
+pub struct Talk<'a, B: Backend> {
     /// Tokenizer and template.
     pub language: &'a Language,
     /// What has been evaluated.
-    pub session: Session<Cpu>,
+    pub session: Session<B>,
     /// How tokens are chosen.
     pub sampler: Sampler,
     /// What has been said.
@@ -45,7 +45,7 @@ pub struct Talk<'a> {
     pub report: Report,
 }
 
-impl Talk<'_> {
+impl<B: Backend> Talk<'_, B> {
     /// Answers `message`, which becomes a turn; not when it was interrupted before there was any text. Then, and on an
     /// error, it is as if it had not been said, and the answer is false.
     pub fn answer(&mut self, message: &str) -> Result<bool> {

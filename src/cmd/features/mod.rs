@@ -17,9 +17,10 @@ pub mod texts;
 
 use super::interrupt::Interrupt;
 use super::load::{self, Language, Opened};
+use super::place::{self, OnPlace, Place};
 use super::report::{Report, Unit};
 use super::{Usage, input, template};
-use crate::backend::{Backend, cpu::Cpu};
+use crate::backend::Backend;
 use crate::cli::{FeaturesArgs, ReportArgs, Taps};
 use crate::engine::CHUNK;
 use crate::gguf::Gguf;
@@ -39,8 +40,22 @@ use texts::Text;
 
 /// Runs the command.
 pub fn run(args: &FeaturesArgs) -> Result<()> {
+    place::choose(&args.model, &report(args), args)
+}
+
+impl OnPlace for &FeaturesArgs {
+    fn run(self, place: &impl Place) -> Result<()> {
+        compute(self, place)
+    }
+}
+
+fn report(args: &FeaturesArgs) -> Report {
+    Report::new(&ReportArgs { stats: None, quiet: args.quiet, verbose: 0 })
+}
+
+fn compute(args: &FeaturesArgs, place: &impl Place) -> Result<()> {
     let interrupt = Interrupt::install()?;
-    let report = Report::new(&ReportArgs { stats: None, quiet: args.quiet, verbose: 0 });
+    let report = report(args);
     let template = template::choice(&args.template)?;
     let is_stdin = args.input.as_os_str() == "-";
     let name = if is_stdin { "stdin".into() } else { args.input.display().to_string() };
@@ -48,7 +63,7 @@ pub fn run(args: &FeaturesArgs) -> Result<()> {
     let bytes = bytes.with_context(|| name.clone())?;
     std::fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
 
-    let (opened, mut language) = load::all(&args.model, &report)?;
+    let (opened, mut language) = load::all(&args.model, place, &report)?;
     template.install(&mut language);
     if opened.context < texts::LEAST {
         bail!(Usage(format!("-c {}: a text has at least {} tokens", opened.context, texts::LEAST)));
@@ -122,7 +137,13 @@ fn layers(taps: &Taps, count: usize) -> Result<Vec<usize>> {
 }
 
 /// What all shards of the run say of themselves.
-fn facts(args: &FeaturesArgs, opened: &Opened, language: &Language, taps: &[usize], input: &[u8]) -> Result<Facts> {
+fn facts<B: Backend>(
+    args: &FeaturesArgs,
+    opened: &Opened<B>,
+    language: &Language,
+    taps: &[usize],
+    input: &[u8],
+) -> Result<Facts> {
     let Fingerprint { architecture, width, vocab, tokenizer, vocab_hash } =
         Fingerprint::of(opened.model.config(), &language.tokenizer);
     let model = args.model.model.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -172,19 +193,19 @@ struct Clamped {
 }
 
 /// What it takes to compute rows.
-struct Work<'a> {
-    model: &'a Model<Cpu>,
+struct Work<'a, B: Backend> {
+    model: &'a Model<B>,
     taps: &'a [usize],
     name: &'a str,
     interrupt: &'a Interrupt,
 }
 
-impl Work<'_> {
+impl<B: Backend> Work<'_, B> {
     /// Writes the rows of `text`; false when interrupted.
     fn write(
         &self,
         text: &Text,
-        state: &mut State<Cpu>,
+        state: &mut State<B>,
         shard: &mut Shard,
         clamped: &mut Clamped,
         bar: &ProgressBar,

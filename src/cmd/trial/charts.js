@@ -239,7 +239,7 @@ function about() {
   const most = s.n_predict < 0 ? "no limit of tokens" : `at most ${s.n_predict} tokens a turn`;
   const left = s.left_out ? ` (${s.left_out} left out)` : "";
   const times = s.repetitions === 1 ? "once each" : `${s.repetitions} times each, the median counts`;
-  $("about").textContent = `${s.model.split("/").pop()} on ${s.isa}, ${s.threads} threads, KV cache ${s.kv_type} · `
+  $("about").textContent = `${s.model.split("/").pop()} on ${s.place}, KV cache ${s.kv_type} · `
     + `${s.prompts} prompts${left} of ${s.file.split("/").pop()}, ${times} · ${choice}, ${most}`;
 }
 

@@ -2,6 +2,7 @@
 
 use super::play::{Contender, Run};
 use super::prompts::Prompt;
+use crate::backend::Backend;
 use crate::cmd::stats::draft::{Account, percentile};
 use crate::spec::{Accept, Nodes, Tally};
 use crate::tree::DraftTree;
@@ -29,10 +30,14 @@ pub struct Summary {
 pub struct Setting {
     /// The model file.
     pub model: String,
+    /// What it runs on: `cpu`, or the kind and number of a device.
+    pub device: String,
     /// Instruction set.
-    pub isa: &'static str,
+    pub isa: String,
     /// Threads.
     pub threads: usize,
+    /// All of that for people.
+    pub place: String,
     /// Positions of the contexts.
     pub context: usize,
     /// Type of the KV caches.
@@ -76,7 +81,7 @@ pub struct SetInfo {
 
 impl SetInfo {
     /// Of a contender that gave so many `differing` texts.
-    pub fn of(contender: &Contender, differing: usize, greedy: bool) -> Self {
+    pub fn of<B: Backend>(contender: &Contender<B>, differing: usize, greedy: bool) -> Self {
         let setup = contender.setup.as_ref();
         let accept = setup.map_or(Accept::Exact, |setup| setup.accept);
         let nodes = setup.map_or(Nodes::Fixed(0), |setup| setup.nodes);

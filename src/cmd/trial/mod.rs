@@ -12,9 +12,11 @@ mod prompts;
 mod table;
 
 use super::load::{self, Language, Opened};
-use super::memory::{self, size};
+use super::memory::size;
+use super::place::{self, OnPlace, Place};
 use super::report::{Report, Unit};
 use super::{Interrupted, draft, interrupt::Interrupt, print, sampling, template};
+use crate::backend::Backend;
 use crate::cli::{BenchArgs, DraftSet};
 use crate::sample::{SampleParams, derive_seed};
 use crate::spec::Accept;
@@ -39,6 +41,21 @@ const WARM: usize = 4;
 
 /// Runs the command on the prompts of `file`.
 pub fn run(args: &BenchArgs, file: &Path) -> Result<()> {
+    place::choose(&args.model, &Report::default(), Prompts { args, file })
+}
+
+struct Prompts<'a> {
+    args: &'a BenchArgs,
+    file: &'a Path,
+}
+
+impl OnPlace for Prompts<'_> {
+    fn run(self, place: &impl Place) -> Result<()> {
+        play(self.args, self.file, place)
+    }
+}
+
+fn play(args: &BenchArgs, file: &Path, place: &impl Place) -> Result<()> {
     let report = Report::default();
     let interrupt = Interrupt::install()?;
     let mut asked = args.sampling.clone();
@@ -56,7 +73,7 @@ pub fn run(args: &BenchArgs, file: &Path) -> Result<()> {
     });
     let page = page.transpose()?;
 
-    let (opened, mut language) = load::all(&args.model, &report)?;
+    let (opened, mut language) = load::all(&args.model, place, &report)?;
     template.install(&mut language);
     let seed = sampling::seed(&args.sampling);
     sampling::sampler(params.clone(), seed, &language.tokenizer)?;
@@ -76,8 +93,10 @@ pub fn run(args: &BenchArgs, file: &Path) -> Result<()> {
 
     let setting = Setting {
         model: args.model.model.display().to_string(),
-        isa: opened.backend().isa().name(),
-        threads: opened.backend().threads(),
+        device: opened.description.device.clone(),
+        isa: opened.description.isa.clone(),
+        threads: opened.description.threads,
+        place: opened.description.to_string(),
         context: opened.context,
         kv_type: opened.kv.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default(),
         file: file.display().to_string(),
@@ -107,15 +126,15 @@ fn sets(args: &BenchArgs) -> Result<Vec<DraftSet>> {
 }
 
 /// Plain decoding, then one contender a set.
-fn contenders(
+fn contenders<B: Backend>(
     args: &BenchArgs,
     sets: &[DraftSet],
-    opened: &Opened,
+    opened: &Opened<B>,
     language: &Language,
     report: &Report,
-) -> Result<Vec<Contender>> {
+) -> Result<Vec<Contender<B>>> {
     let more = sets.len() as u64 * opened.model.config().kv_shape(opened.context, opened.kv).bytes() as u64;
-    if let Some(free) = memory::free() {
+    if let Some(free) = opened.free() {
         let n = sets.len() + 1;
         ensure!(
             more <= free,
@@ -166,8 +185,8 @@ fn fitting(all: Vec<Prompt>, language: &Language, context: usize, report: &Repor
 }
 
 /// All that is needed to play prompts, and what came of it.
-struct Trial {
-    contenders: Vec<Contender>,
+struct Trial<B: Backend> {
+    contenders: Vec<Contender<B>>,
     language: Language,
     params: SampleParams,
     seed: u64,
@@ -178,7 +197,7 @@ struct Trial {
     differing: Vec<usize>,
 }
 
-impl Trial {
+impl<B: Backend> Trial<B> {
     /// Plays all prompts; whether it came to the end.
     fn play(
         &mut self,

@@ -1,6 +1,6 @@
 //! Plays a prompt: a conversation in which the model answers every turn.
 
-use crate::backend::cpu::Cpu;
+use crate::backend::Backend;
 use crate::cmd::draft::Setup;
 use crate::cmd::load::Language;
 use crate::cmd::prompt;
@@ -17,12 +17,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// One way to decode, with a session of its own.
-pub struct Contender {
+pub struct Contender<B: Backend> {
     /// What it is called.
     pub name: String,
     /// What it drafts with, if anything.
     pub setup: Option<Setup>,
-    session: Session<Cpu>,
+    session: Session<B>,
     rounds: Rc<RefCell<Vec<Round>>>,
 }
 
@@ -100,9 +100,9 @@ impl Run {
     }
 }
 
-impl Contender {
+impl<B: Backend> Contender<B> {
     /// With the drafters that `session` has, those of `setup`.
-    pub fn new(name: String, setup: Option<Setup>, mut session: Session<Cpu>) -> Self {
+    pub fn new(name: String, setup: Option<Setup>, mut session: Session<B>) -> Self {
         let rounds: Rc<RefCell<Vec<Round>>> = Rc::default();
         let told = rounds.clone();
         session.watch(Some(Box::new(move |round| {

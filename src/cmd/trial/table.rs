@@ -12,7 +12,7 @@ pub fn print(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
         temp => format!("temperature {temp}, seed {}", s.seed),
     };
     let most = if s.n_predict < 0 { "no limit of tokens".into() } else { format!("at most {} tokens", s.n_predict) };
-    writeln!(out, "{}: {}, {} threads, KV cache {}", s.model, s.isa, s.threads, s.kv_type)?;
+    writeln!(out, "{}: {}, KV cache {}", s.model, s.place, s.kv_type)?;
     let left_out = if s.left_out > 0 { format!(" ({} left out)", s.left_out) } else { String::new() };
     let times = if s.repetitions == 1 { "once".into() } else { format!("{} times", s.repetitions) };
     writeln!(out, "{}: {} prompts{left_out}, {choice}, {most} a turn, {times} each", s.file, s.prompts)?;

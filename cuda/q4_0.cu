@@ -1,0 +1,16 @@
+// Q4_0: 4 bits around zero; d for each step.
+#include "product.cuh"
+
+struct Q4_0 {
+    static const bool NIBBLES = true, WIDE = false, PAIRS = false, BITS = false;
+    static const int STEP_BYTES = 2, BLOCK_BYTES = 0, SHIFT = 3;
+    static const bool HALVES = false, MIN = false;
+    template <class Part> static DEVICE_MEMBER void unpack(const Part &p, int t, uint32_t &low, uint32_t &high) {
+        nibbles(p.low, low, high);
+    }
+    static DEVICE_MEMBER Scales scales(uint32_t step, uint32_t block) {
+        return whole(low_half(step), 0.0f);
+    }
+};
+
+WIDE_FORMAT(q4_0, Q4_0)

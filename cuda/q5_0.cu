@@ -1,0 +1,18 @@
+// Q5_0: 5 bits around zero; d for each step.
+#include "product.cuh"
+
+struct Q5_0 {
+    static const bool NIBBLES = true, WIDE = false, PAIRS = false, BITS = true;
+    static const int STEP_BYTES = 2, BLOCK_BYTES = 0, SHIFT = 4;
+    static const bool HALVES = false, MIN = false;
+    template <class Part> static DEVICE_MEMBER void unpack(const Part &p, int t, uint32_t &low, uint32_t &high) {
+        nibbles(p.low, low, high);
+        low |= bit(p.bits, t, 4);
+        high |= bit(p.bits, 4 + t, 4);
+    }
+    static DEVICE_MEMBER Scales scales(uint32_t step, uint32_t block) {
+        return whole(low_half(step), 0.0f);
+    }
+};
+
+WIDE_FORMAT(q5_0, Q5_0)
