@@ -5,7 +5,7 @@ usage: make_zoo_fixtures.py ZOO_FOLDER
 
 The F32 models are random numbers, which do not compress. Their weights lose the last 13 bits of their mantissa (that moves
 logits by up to 1e-3 of their range; the tests allow 2e-3), those of tiny-llama, which the F16 and BF16 files are derived from,
-the last 10, and all are stored as byte planes (all first bytes, all second bytes, ...), then gzipped. Of the logits every
+the last 11, and all are stored as byte planes (all first bytes, all second bytes, ...), then gzipped. Of the logits every
 third row and the last of each prompt are kept, as 16-bit steps of one scale a file.
 """
 import gzip, pathlib, struct, sys
@@ -39,7 +39,7 @@ for path in sorted(source.glob("tiny-*.gguf")):
     if kind != "gguf":
         write(path.name + ".gz", path.read_bytes())
         continue
-    data = rounded(path, 10 if path.name == "tiny-llama.gguf" else 13)
+    data = rounded(path, 11 if path.name == "tiny-llama.gguf" else 13)
     data = np.concatenate([data, np.zeros(-len(data) % 4, np.uint8)])
     write(path.name + ".planes.gz", data.reshape(-1, 4).T.tobytes())
 

@@ -259,7 +259,7 @@ impl Driver {
             return Ok(());
         }
         let ptx = ptx::text(module).with_context(|| format!("there are no kernels '{module}'"))?;
-        // SAFETY: text that ends with a NUL.
+        // SAFETY: it is text that ends with a NUL.
         let loaded = unsafe { result::module::load_data(ptx.as_ptr().cast()) }.map_err(|error| {
             let arch = format!("sm_{}{}", self.gpu.arch.0, self.gpu.arch.1);
             anyhow!("{}: its driver does not take the kernels '{module}' for {arch}: {}", self.name(), said(error))

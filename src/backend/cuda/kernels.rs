@@ -14,7 +14,7 @@ use crate::quant::Format;
 /// A launch: kernel, module and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The module's name, `cuda/ptx/NAME.ptx` without folder and ending.
+    /// The module's name, `cuda/ptx/NAME.ptx.gz` without folder and ending.
     pub module: String,
     /// The kernel's name in it.
     pub kernel: String,

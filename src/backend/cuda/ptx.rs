@@ -1,10 +1,13 @@
 //! The kernels' PTX, as `scripts/ptx` makes it of `cuda/*.cu`.
 
+use flate2::read::GzDecoder;
+use std::ffi::CString;
+use std::io::Read;
+
 macro_rules! modules {
     ($($name:literal)*) => {
-        /// Modules by name; each text ends with a NUL, as the driver wants it.
-        const MODULES: &[(&str, &str)] =
-            &[$(($name, concat!(include_str!(concat!("../../../cuda/ptx/", $name, ".ptx")), "\0"))),*];
+        /// Modules by name, gzipped.
+        const MODULES: &[(&str, &[u8])] = &[$(($name, include_bytes!(concat!("../../../cuda/ptx/", $name, ".ptx.gz")))),*];
     };
 }
 
@@ -16,8 +19,11 @@ modules! {
 }
 
 /// A module's text.
-pub fn text(name: &str) -> Option<&'static str> {
-    MODULES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+pub fn text(name: &str) -> Option<CString> {
+    let (_, packed) = MODULES.iter().find(|(known, _)| *known == name)?;
+    let mut text = Vec::new();
+    GzDecoder::new(*packed).read_to_end(&mut text).expect("a module that was packed by scripts/ptx");
+    Some(CString::new(text).expect("text"))
 }
 
 #[cfg(test)]
@@ -30,7 +36,7 @@ mod tests {
         assert_eq!(named.len(), MODULES.len());
         for name in named {
             let text = text(&name).unwrap_or_else(|| panic!("no module {name}"));
-            assert!(text.ends_with('\0') && !text[..text.len() - 1].contains('\0'), "{name}");
+            assert!(text.to_str().unwrap().contains(".version 8.1"), "{name}");
         }
     }
 }
