@@ -47,11 +47,15 @@ DEVICE void largest(const float *row, int vocab, float &logit, uint32_t &token) 
     if (!(logit > NEGATIVE_INFINITY)) logit = too_much();
 }
 
-extern "C" __global__ void arg_max(const float *logits, uint32_t *tokens, int vocab) {
+// As top_k with k = 1.
+extern "C" __global__ void arg_max(const float *logits, int *counts, uint32_t *tokens, float *values, int vocab) {
     float logit;
     uint32_t token;
     largest(logits + (size_t)blockIdx.x * vocab, vocab, logit, token);
-    if (threadIdx.x == 0) tokens[blockIdx.x] = logit < too_much() ? token : NO_TOKEN;
+    if (threadIdx.x > 0) return;
+    counts[blockIdx.x] = logit < too_much() ? 1 : -1;
+    tokens[blockIdx.x] = token;
+    values[blockIdx.x] = logit;
 }
 ENTRY(arg_max)
 
@@ -205,7 +209,8 @@ DEVICE void for_scores(const float *row, int vocab, float top, float temperature
 
 // The tokens with the largest `logit / temperature + noise`, all that are within 1e-6 of the best: this arithmetic is that much
 // closer than that to the host's, which decides among them.
-extern "C" __global__ void gumbel(const float *logits, const uint64_t *ordinals, int *counts, uint32_t *tokens, float *values, int vocab, int room, float temperature, uint32_t seed_low, uint32_t seed_high) {
+extern "C" __global__ void gumbel(const float *logits, int *counts, uint32_t *tokens, float *values, const uint64_t *ordinals,
+                                  int vocab, int room, float temperature, uint32_t seed_low, uint32_t seed_high) {
     __shared__ int next;
     const float *row = logits + (size_t)blockIdx.x * vocab;
     const Picked out = {counts + blockIdx.x, tokens + (size_t)blockIdx.x * room, values + (size_t)blockIdx.x * room, room};

@@ -10,13 +10,13 @@
 mod resume;
 
 use crate::backend::{Backend, KvType};
-use crate::model::{Input, Logits, Model, Rows, State};
-use crate::sample::{History, Sampler};
+use crate::model::{Few, Input, Logits, Model, Rows, State};
+use crate::sample::{History, Needs, Sampler};
 use crate::spec::round::{Draft, Setting};
 use crate::spec::tally::Times;
 use crate::spec::verify::Keyed;
 use crate::spec::{Accept, Budget, Drafter, Features, Nodes, Round, Tally, Verdict, rejection, typical, walk};
-use crate::tree::Token;
+use crate::tree::{Node, Token};
 use anyhow::{Context, Result, ensure};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -355,7 +355,15 @@ impl<B: Backend> Session<B> {
         let tree = Input::Tree(draft.tree());
         // The other rules ask for whole distributions.
         let needs = sampler.needs().filter(|_| self.accept == Accept::Exact);
-        let Some(logits) = self.model.forward_for(&mut self.state, tree, needs, go_on)? else {
+        let ordinal = |node: &Node| self.ordinal + u64::from(node.depth);
+        let ordinals: Vec<u64> = draft.tree().nodes().iter().map(ordinal).collect();
+        let few = |b: &B, logits: &B::Mat| match needs {
+            Some(Needs::Largest(k)) => b.largest(logits, k),
+            Some(Needs::Drawn { temp, seed }) => b.drawn(logits, temp, seed, &ordinals),
+            None => Ok(None),
+        };
+        let few: Option<Few<'_, B>> = needs.is_some().then_some(&few);
+        let Some(logits) = self.model.forward_for(&mut self.state, tree, few, go_on)? else {
             return Ok(None);
         };
         let verified = Instant::now();
@@ -370,7 +378,7 @@ impl<B: Backend> Session<B> {
         let (tree, context, ordinal) = (draft.tree(), &self.context, self.ordinal);
         let logits = match logits {
             Logits::All(logits) => logits,
-            Logits::Largest(rows) => {
+            Logits::Few(rows) => {
                 let depth = |node: usize| u64::from(tree.nodes()[node].depth);
                 return walk(tree, |node| sampler.pick_among(&rows[node], ordinal + depth(node)));
             }

@@ -228,6 +228,12 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn largest(&self, _m: &Self::Mat, _k: usize) -> Result<Option<Largest>> {
         Ok(None)
     }
+    /// Of each row those values, with their columns, in any order, one of which has the largest `value / temperature + noise`, the
+    /// noise being that of [`crate::sample`] under `seed` at the row's ordinal: almost always one. Nothing as for
+    /// [`Backend::largest`].
+    fn drawn(&self, _m: &Self::Mat, _temperature: f32, _seed: u64, _ordinals: &[u64]) -> Result<Option<Largest>> {
+        Ok(None)
+    }
     /// Makes `values`, row-major, the rows of `m`: the reverse of [`Backend::read`].
     fn write(&self, values: &[f32], m: &mut Self::Mat);
     /// The stored bytes of positions `slots` of all layers, keys then values (for tests of the laws and for saving).

@@ -227,6 +227,10 @@ impl<B: Backend> Backend for Timed<B> {
         self.timed("largest", &[], near(m.bytes(1)), |b| b.largest(&m.inner, k))
     }
 
+    fn drawn(&self, m: &Mat<B>, temperature: f32, seed: u64, ordinals: &[u64]) -> Result<Option<Largest>> {
+        self.timed("drawn", &[], near(m.bytes(1)), |b| b.drawn(&m.inner, temperature, seed, ordinals))
+    }
+
     fn write(&self, values: &[f32], m: &mut Mat<B>) {
         m.rows = values.len() / m.cols;
         self.timed("write", &[], near(m.bytes(2)), |b| b.write(values, &mut m.inner));

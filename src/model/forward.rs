@@ -34,9 +34,12 @@ pub enum Rows {
 pub enum Logits {
     /// `[N, V]`.
     All(Vec<f32>),
-    /// The largest of each row with their tokens, in any order.
-    Largest(Largest),
+    /// Some of each row with their tokens, in any order.
+    Few(Largest),
 }
+
+/// Takes of logits on the backend what is enough to pick from, such as [`Backend::largest`].
+pub type Few<'a, B> = &'a dyn Fn(&B, &<B as Backend>::Mat) -> Result<Option<Largest>>;
 
 impl<B: Backend> Model<B> {
     /// Runs `input` on top of the context of `state` and returns logits `[n, V]` of the wanted rows.
@@ -80,12 +83,12 @@ impl<B: Backend> Model<B> {
         self.logits(state, wanted).map(Some)
     }
 
-    /// As [`Model::forward_while`] with logits of all rows, of each row the `k` largest alone where that is less to read.
+    /// As [`Model::forward_while`] with logits of all rows, of each row only what `few` takes of them, where it can.
     pub fn forward_for(
         &self,
         state: &mut State<B>,
         input: Input<'_>,
-        k: Option<usize>,
+        few: Option<Few<'_, B>>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Logits>> {
         if self.forward_while(state, input, Rows::None, go_on)?.is_none() {
@@ -96,11 +99,11 @@ impl<B: Backend> Model<B> {
             Input::Tree(tree) => tree.nodes().len(),
             Input::Grown(tree, first) => tree.nodes().len().saturating_sub(first),
         };
-        if let Some(k) = k.filter(|_| rows <= HEAD_ROWS) {
+        if let Some(few) = few.filter(|_| rows <= HEAD_ROWS) {
             self.head_of(state, &(0..rows).collect::<Vec<_>>());
             let (b, a) = (&*self.backend, &state.acts);
-            return Ok(Some(match b.largest(&a.logits, k)? {
-                Some(largest) => Logits::Largest(largest),
+            return Ok(Some(match few(b, &a.logits)? {
+                Some(few) => Logits::Few(few),
                 None => Logits::All(b.read(&a.logits)?),
             }));
         }

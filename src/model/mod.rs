@@ -18,6 +18,6 @@ pub mod weights;
 
 pub use arch::{ARCHS, Arch};
 pub use config::Config;
-pub use forward::{Input, Logits, Rows};
+pub use forward::{Few, Input, Logits, Rows};
 pub use state::State;
 pub use weights::{Matrices, Model};

@@ -65,6 +65,20 @@ impl<'a> History<'a> {
     }
 }
 
+/// What of a row of logits is enough to pick from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Needs {
+    /// So many of the largest.
+    Largest(usize),
+    /// Those that could have the largest `logit / temp + noise`, the noise being that of a draw under `seed`.
+    Drawn {
+        /// Temperature.
+        temp: f32,
+        /// Seed of the noise.
+        seed: u64,
+    },
+}
+
 /// Picks tokens. The only state is scratch memory, and what a grammar remembers to be quick.
 pub struct Sampler {
     params: SampleParams,
@@ -140,20 +154,28 @@ impl Sampler {
         }
     }
 
-    /// How many of a row's largest logits [`Sampler::pick`] needs to see, where these are enough: nothing changes single logits,
-    /// and only the likeliest are kept.
-    pub fn needs(&self) -> Option<usize> {
-        let SampleParams { temp, top_k, top_n_sigma, .. } = self.params;
-        let few = if temp == 0.0 { 1 } else { usize::try_from(top_k).ok().filter(|&k| k > 0)? };
-        let enough = !self.edits.are_made(&self.params) && (temp == 0.0 || top_n_sigma <= 0.0) && few < self.vocab_size;
-        enough.then_some(few)
+    /// What of a row's logits [`Sampler::pick`] needs to see, where less than all is enough: nothing changes single logits, and
+    /// only the likeliest are kept, or all.
+    pub fn needs(&self) -> Option<Needs> {
+        let SampleParams { temp, top_k, top_n_sigma, typical, top_p, min_p, xtc_probability, .. } = self.params;
+        let all = top_k == 0 || usize::try_from(top_k).is_ok_and(|k| k >= self.vocab_size);
+        match self.edits.are_made(&self.params) {
+            true => None,
+            false if temp == 0.0 => (self.vocab_size > 1).then_some(Needs::Largest(1)),
+            false if top_n_sigma > 0.0 => None,
+            false if !all => Some(Needs::Largest(top_k as usize)),
+            false => {
+                let none_goes = typical >= 1.0 && top_p >= 1.0 && min_p <= 0.0 && xtc_probability <= 0.0;
+                none_goes.then_some(Needs::Drawn { temp, seed: self.noise.seed() })
+            }
+        }
     }
 
-    /// [`Sampler::pick`] from a row whose [largest](Sampler::needs) logits these are, in any order.
-    pub fn pick_among(&mut self, largest: &[(Token, f32)], ordinal: u64) -> Result<Token> {
-        ensure!(!largest.is_empty(), ALL_MASKED);
+    /// [`Sampler::pick`] from what it [needs](Sampler::needs) of a row, in any order.
+    pub fn pick_among(&mut self, few: &[(Token, f32)], ordinal: u64) -> Result<Token> {
+        ensure!(!few.is_empty(), ALL_MASKED);
         self.kept.clear();
-        self.kept.extend(largest.iter().map(|&(token, logit)| Candidate { token, logit }));
+        self.kept.extend(few.iter().map(|&(token, logit)| Candidate { token, logit }));
         self.kept.sort_unstable_by(cut::by_logit);
         if self.params.temp == 0.0 {
             return Ok(self.kept[0].token);
@@ -347,10 +369,12 @@ mod tests {
         let noise = Noise::new(9);
         let d = SampleParams::default;
         let cases = [
-            (SampleParams { temp: 0.0, ..d() }, Some(1)),
-            (d(), Some(40)),
-            (SampleParams { top_k: 5, typical: 0.7, xtc_probability: 0.5, ..d() }, Some(5)),
-            (SampleParams { top_k: 299, min_p: 0.0, top_p: 1.0, temp: 2.0, ..d() }, Some(299)),
+            (SampleParams { temp: 0.0, ..d() }, Some(Needs::Largest(1))),
+            (d(), Some(Needs::Largest(40))),
+            (SampleParams { top_k: 5, typical: 0.7, xtc_probability: 0.5, ..d() }, Some(Needs::Largest(5))),
+            (SampleParams { top_k: 299, min_p: 0.0, top_p: 1.0, temp: 2.0, ..d() }, Some(Needs::Largest(299))),
+            (SampleParams { top_k: 0, min_p: 0.0, top_p: 1.0, ..d() }, Some(Needs::Drawn { temp: 0.8, seed: 4 })),
+            (SampleParams { top_k: 300, min_p: 0.0, top_p: 1.0, ..d() }, Some(Needs::Drawn { temp: 0.8, seed: 4 })),
             (SampleParams { top_k: 300, ..d() }, None),
             (SampleParams { top_k: 0, ..d() }, None),
             (SampleParams { top_n_sigma: 1.0, ..d() }, None),
@@ -359,8 +383,9 @@ mod tests {
         ];
         for (params, needs) in cases {
             let mut sampler = Sampler::new(params.clone(), 4, SIZE, |_| vec![]).unwrap();
+            let noise_of = sampler.noise();
             assert_eq!(sampler.needs(), needs, "{params:?}");
-            let Some(k) = needs else { continue };
+            let Some(needs) = needs else { continue };
             for (ordinal, levels) in (0..).zip([2, 7, 50, 1000].repeat(20)) {
                 // Many equal ones, and masked ones.
                 let level = |i: usize| noise.bits(ordinal, i as Token, Purpose::Draw) % levels;
@@ -370,7 +395,19 @@ mod tests {
                     (0..).zip(&logits).map(|(token, &logit)| Candidate { token, logit }).collect();
                 few.retain(|c| c.logit > f32::NEG_INFINITY);
                 few.sort_by(cut::by_logit);
-                few.truncate(k);
+                match needs {
+                    Needs::Largest(k) => few.truncate(k),
+                    Needs::Drawn { temp, .. } => {
+                        // As a device whose logarithms are not quite these would have it.
+                        let of = |c: &Candidate| {
+                            heat(*c, few[0], temp) + gumbel(noise_of.bits(ordinal, c.token, Purpose::Draw))
+                        };
+                        let scores: Vec<f64> = few.iter().map(of).collect();
+                        let best = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                        let mut score = scores.iter();
+                        few.retain(|_| score.next().is_some_and(|&score| score > best - 0.3));
+                    }
+                }
                 few.sort_by_key(|c| c.token.wrapping_mul(2_654_435_761));
                 let few: Vec<(Token, f32)> = few.iter().map(|c| (c.token, c.logit)).collect();
                 let want = sampler.pick(&logits, History::default(), ordinal).unwrap();

@@ -44,6 +44,11 @@ impl Noise {
         Self { seed }
     }
 
+    /// Its seed.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// 64 uniform bits for each of the tokens `4 * quad ..= 4 * quad + 3`.
     fn words(&self, ordinal: u64, quad: u32, [a, b]: [u64; 2], purpose: Purpose) -> [u64; 4] {
         philox([ordinal, quad.into(), a, b], [self.seed, purpose as u64])

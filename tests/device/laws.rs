@@ -7,7 +7,7 @@ use foretoken::backend::cuda::Cuda;
 use foretoken::backend::{Backend, KvType};
 use foretoken::engine::{Limits, Plan, Session};
 use foretoken::model::{Input, Logits, Model, Rows, State};
-use foretoken::sample::{SampleParams, Sampler};
+use foretoken::sample::{History, Needs, SampleParams, Sampler};
 use foretoken::spec::lookup::Lookup;
 use foretoken::spec::standalone::{Shape, Standalone};
 use foretoken::spec::{Accept, Drafter, Nodes};
@@ -112,11 +112,10 @@ fn law_2(model: &Model<Cuda>, name: &str, kv: KvType, context: usize, nodes: usi
 type Drafters = Vec<Box<dyn Drafter<Cuda>>>;
 
 /// A text, and how many of its tokens were guessed.
-fn text(session: &mut Session<Cuda>, prompt: &[Token], temp: f32, vocab: usize) -> (Vec<Token>, u64) {
+fn text(session: &mut Session<Cuda>, prompt: &[Token], params: &SampleParams, vocab: usize) -> (Vec<Token>, u64) {
     session.clear().unwrap();
     assert!(session.prefill(prompt, |_| Continue(())).unwrap().is_continue());
-    let params = SampleParams { temp, ..SampleParams::default() };
-    let mut sampler = Sampler::new(params, 5, vocab, |_| vec![]).unwrap();
+    let mut sampler = Sampler::new(params.clone(), 5, vocab, |_| vec![]).unwrap();
     let mut ids = vec![];
     let limits = Limits { max_tokens: Some(16), ends: &[], begun: 0 };
     let emit = |token| {
@@ -136,9 +135,15 @@ fn law_3(device: &Cuda, name: &str) {
         Box::new(Standalone::new(model.clone(), CONTEXT, KvType::F16, vocab, shape).unwrap())
     };
     let mut accepted = 0;
-    for temp in [0.0, 0.9] {
+    let ways = [
+        SampleParams { temp: 0.0, ..SampleParams::default() },
+        SampleParams { temp: 0.9, ..SampleParams::default() },
+        SampleParams { temp: 0.4, top_k: 0, top_p: 1.0, min_p: 0.0, ..SampleParams::default() },
+    ];
+    for params in ways {
+        let temp = params.temp;
         let mut session = Session::new(model.clone(), CONTEXT, KvType::F16).unwrap();
-        let (plain, _) = text(&mut session, &prompt, temp, vocab);
+        let (plain, _) = text(&mut session, &prompt, &params, vocab);
         let sets: [(&str, Drafters); 3] = [
             ("lookup", vec![Box::new(Lookup::new(1, 63, 4))]),
             ("itself", vec![drafter(&model, 1)]),
@@ -147,7 +152,7 @@ fn law_3(device: &Cuda, name: &str) {
         for (set, drafters) in sets {
             let mut session = Session::new(model.clone(), CONTEXT, KvType::F16).unwrap();
             session.set_drafters(drafters, Plan { nodes: Nodes::Fixed(12), accept: Accept::Exact }).unwrap();
-            let (drafted, right) = text(&mut session, &prompt, temp, vocab);
+            let (drafted, right) = text(&mut session, &prompt, &params, vocab);
             assert_eq!(drafted, plain, "{name} at {temp} with {set}");
             accepted += right;
         }
@@ -163,8 +168,9 @@ fn picks(device: &Cuda) {
     for k in [1, 40] {
         let (mut state, mut other) = (state(&model, KvType::F16), state(&model, KvType::F16));
         let all = model.forward(&mut state, Input::Tree(&tree), Rows::All).unwrap();
-        let few = model.forward_for(&mut other, Input::Tree(&tree), Some(k), &mut || true).unwrap();
-        let Some(Logits::Largest(few)) = few else { panic!("all logits were read") };
+        let few =
+            model.forward_for(&mut other, Input::Tree(&tree), Some(&|b, m| b.largest(m, k)), &mut || true).unwrap();
+        let Some(Logits::Few(few)) = few else { panic!("all logits were read") };
         assert_eq!(few.len(), 9);
         for (row, mut few) in all.chunks(vocab).zip(few) {
             let mut want: Vec<(Token, f32)> = (0..).zip(row.iter().copied()).collect();
@@ -172,6 +178,19 @@ fn picks(device: &Cuda) {
             few.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             assert_eq!(few, want[..k]);
         }
+    }
+    let params = SampleParams { temp: 1.5, top_k: 0, top_p: 1.0, min_p: 0.0, ..SampleParams::default() };
+    let mut sampler = Sampler::new(params, 77 << 32, vocab, |_| vec![]).unwrap();
+    let Some(Needs::Drawn { temp, seed }) = sampler.needs() else { panic!("draws need all logits") };
+    let ordinals: Vec<u64> = (0..9).map(|i| 3 * i).collect();
+    let (mut state, mut other) = (state(&model, KvType::F16), state(&model, KvType::F16));
+    let all = model.forward(&mut state, Input::Tree(&tree), Rows::All).unwrap();
+    let draw = |b: &Cuda, m: &_| b.drawn(m, temp, seed, &ordinals);
+    let few = model.forward_for(&mut other, Input::Tree(&tree), Some(&draw), &mut || true).unwrap();
+    let Some(Logits::Few(few)) = few else { panic!("all logits were read") };
+    for ((row, few), &ordinal) in all.chunks(vocab).zip(few).zip(&ordinals) {
+        let want = sampler.pick(row, History::default(), ordinal).unwrap();
+        assert_eq!(sampler.pick_among(&few, ordinal).unwrap(), want);
     }
 }
 

@@ -74,6 +74,11 @@ impl Arguments {
         self.push(&i32::try_from(n).expect("shapes are checked when they are made").to_ne_bytes())
     }
 
+    /// A number of 32 bits.
+    pub fn bits(self, x: u32) -> Self {
+        self.push(&x.to_ne_bytes())
+    }
+
     /// A float.
     pub fn float(self, x: f32) -> Self {
         self.push(&x.to_ne_bytes())

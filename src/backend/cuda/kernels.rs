@@ -390,23 +390,19 @@ pub fn attend_whole(ty: KvType, shape: &AttendShape) -> AttendPlan {
     AttendPlan::Whole(Launch::new("attend", kernel, (queries.div_ceil(tile), shape.heads as usize, 1), ATTEND_BLOCK))
 }
 
-/// `arg_max(logits: *f32, tokens: *u32, vocab: i32)`: the lowest id with the largest logit of each row; [`NO_TOKEN`] where a
-/// logit is NaN or +inf, or all are -inf.
+/// `arg_max(logits: *f32, counts: *i32, tokens: *u32, values: *f32, vocab: i32)`: as [`top_k`] with `k` = 1, in one go.
 pub fn arg_max(rows: usize) -> Launch {
     Launch::new("sample", "arg_max", (rows, 1, 1), 1024)
 }
 
-/// What [`arg_max`] gives where there is no answer.
-pub const NO_TOKEN: u32 = u32::MAX;
-
 /// `top_k(logits: *f32, counts: *i32, tokens: *u32, values: *f32, vocab: i32, k: i32)`: of each row the `k` largest logits
 /// and their tokens, `[rows, k]` in no order, of equal ones the lowest ids, and how many these are: fewer where more are
-/// masked (-inf), -1 where [`arg_max`] has no answer.
+/// masked (-inf), -1 where a logit is NaN or +inf, or all are -inf.
 pub fn top_k(rows: usize) -> Launch {
     Launch::new("sample", "top_k", (rows, 1, 1), 1024)
 }
 
-/// `gumbel(logits: *f32, ordinals: *u64, counts: *i32, tokens: *u32, values: *f32, vocab: i32, room: i32, temperature: f32,
+/// `gumbel(logits: *f32, counts: *i32, tokens: *u32, values: *f32, ordinals: *u64, vocab: i32, room: i32, temperature: f32,
 /// seed_low: u32, seed_high: u32)`: of each row the tokens one of which is drawn at its ordinal by the noise of
 /// [`crate::sample`] from all unmasked ones: those whose `logit / temperature + noise` is nearly the largest, almost always
 /// one. Exact arithmetic decides among them, on the host, which has the same logarithms on every device. `[rows, room]`, in

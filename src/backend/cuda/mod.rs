@@ -130,6 +130,36 @@ impl Cuda {
         self.driver().launch(&kernels::rms_norm(weight.len, heads), arguments);
     }
 
+    /// Up to `k` values of each row, picked by a kernel like [`kernels::top_k`]; `rest` adds to its first arguments, the rows and
+    /// the results. Nothing where a row has no answer, or more than `k`.
+    fn few(
+        &self,
+        m: &Mat,
+        k: usize,
+        kernel: &kernels::Launch,
+        rest: impl FnOnce(Arguments) -> Arguments,
+    ) -> Result<Option<Largest>> {
+        let (rows, most) = PICKED;
+        if k == 0 || k > most.min(m.cols) || m.rows == 0 || m.rows > rows {
+            return Ok(None);
+        }
+        let room = self.room();
+        let (at, some) = (room.largest().address(), m.rows * k);
+        let arrays = [0, rows, rows + some].map(|words| at + 4 * words as u64);
+        let results = arrays.iter().fold(Arguments::default().pointer(m.address()), |all, &at| all.pointer(at));
+        self.driver().launch(kernel, rest(results));
+        let mut words = vec![0u32; rows + 2 * some];
+        self.driver().copy_out(room.largest(), 0, &mut words)?;
+        let (counts, words) = words.split_at(rows);
+        let (columns, values) = words.split_at(some);
+        let all =
+            counts[..m.rows].iter().zip(columns.chunks(k).zip(values.chunks(k))).map(|(&count, (columns, values))| {
+                let count = usize::try_from(count as i32).ok().filter(|&count| count <= k)?;
+                Some(columns.iter().zip(values).take(count).map(|(&col, &bits)| (col, f32::from_bits(bits))).collect())
+            });
+        Ok(all.collect())
+    }
+
     fn product(&self, x: &Mat, quantised: [u64; 2], product: &mut Product<'_, Self>) {
         let Product { weight, bias, out } = product;
         assert_eq!((weight.cols, weight.rows), (x.cols, out.cols));
@@ -217,25 +247,23 @@ impl Backend for Cuda {
     }
 
     fn largest(&self, m: &Mat, k: usize) -> Result<Option<Largest>> {
-        let (rows, most) = PICKED;
-        if k == 0 || k > most || k > m.cols || m.rows == 0 || m.rows > rows {
+        match k {
+            1 => self.few(m, 1, &kernels::arg_max(m.rows), |results| results.int(m.cols)),
+            _ => self.few(m, k, &kernels::top_k(m.rows), |results| results.int(m.cols).int(k)),
+        }
+    }
+
+    fn drawn(&self, m: &Mat, temperature: f32, seed: u64, ordinals: &[u64]) -> Result<Option<Largest>> {
+        /// More than one is rare already.
+        const MOST: usize = 8;
+        if m.rows != ordinals.len() || m.rows > PICKED.0 {
             return Ok(None);
         }
-        let room = self.room();
-        let (at, some) = (room.largest().address(), m.rows * k);
-        let arrays = [0, rows, rows + some].map(|words| at + 4 * words as u64);
-        let arguments = arrays.iter().fold(Arguments::default().pointer(m.address()), |all, &at| all.pointer(at));
-        self.driver().launch(&kernels::top_k(m.rows), arguments.int(m.cols).int(k));
-        let mut words = vec![0u32; rows + 2 * some];
-        self.driver().copy_out(room.largest(), 0, &mut words)?;
-        let (counts, words) = words.split_at(rows);
-        let (columns, values) = words.split_at(some);
-        let all =
-            counts[..m.rows].iter().zip(columns.chunks(k).zip(values.chunks(k))).map(|(&count, (columns, values))| {
-                let count = usize::try_from(count as i32).ok()?;
-                Some(columns.iter().zip(values).take(count).map(|(&col, &bits)| (col, f32::from_bits(bits))).collect())
-            });
-        Ok(all.collect())
+        let ordinals = self.room().ordinals(ordinals);
+        self.few(m, MOST, &kernels::gumbel(m.rows), |results| {
+            let what = results.pointer(ordinals).int(m.cols).int(MOST).float(temperature);
+            what.bits(seed as u32).bits((seed >> 32) as u32)
+        })
     }
 
     fn write(&self, values: &[f32], m: &mut Mat) {

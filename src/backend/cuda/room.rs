@@ -83,6 +83,7 @@ pub struct Room {
     store: Slot,
     attend: Slot,
     ancestors: Slot,
+    ordinals: Slot,
     moved: Slot,
     largest: Memory,
     asked: u64,
@@ -93,11 +94,12 @@ impl Room {
     pub fn new(driver: Arc<Driver>) -> Result<Self> {
         let step = size_of::<Step>();
         let (store, attend) = (Slot::new(&driver, step)?, Slot::new(&driver, step)?);
-        let (ancestors, moved) = (Slot::new(&driver, 8 * DraftTree::MAX)?, Slot::new(&driver, 4 * DraftTree::MAX)?);
+        let [ancestors, ordinals] = [Slot::new(&driver, 8 * DraftTree::MAX)?, Slot::new(&driver, 8 * DraftTree::MAX)?];
+        let moved = Slot::new(&driver, 4 * DraftTree::MAX)?;
         let (rows, most) = PICKED;
         let largest = driver.allocate(4 * rows + 8 * rows * most, "picks")?;
         let (rows, quantised, split) = (None, None, None);
-        Ok(Self { driver, rows, quantised, split, store, attend, ancestors, moved, largest, asked: 0 })
+        Ok(Self { driver, rows, quantised, split, store, attend, ancestors, ordinals, moved, largest, asked: 0 })
     }
 
     /// Makes room for `[rows, cols]` activations.
@@ -196,6 +198,11 @@ impl Room {
     /// Ancestors of the rows of a tree.
     pub fn ancestors(&mut self, ancestors: &[u64]) -> u64 {
         self.ancestors.set(&self.driver, &ancestors.iter().flat_map(|set| set.to_ne_bytes()).collect::<Vec<_>>())
+    }
+
+    /// Ordinals of the tokens that are drawn.
+    pub fn ordinals(&mut self, ordinals: &[u64]) -> u64 {
+        self.ordinals.set(&self.driver, &ordinals.iter().flat_map(|ordinal| ordinal.to_ne_bytes()).collect::<Vec<_>>())
     }
 
     /// Slots that are moved.

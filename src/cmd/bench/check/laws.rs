@@ -163,8 +163,10 @@ impl Subject<'_> {
             Ok(Box::new(Eagle::load(&sidecar, model, context, kv, Growth { branch: 4, depth: 4 })?))
         };
         let mut accepted = 0;
-        for temp in [0.0, 0.8] {
-            let (plain, _) = self.generate(&prompt, context, vec![], temp)?;
+        // The largest logit, the 40 largest, and all: each picked by a kernel of its own.
+        for (temp, top_k) in [(0.0, 40), (0.8, 40), (0.8, 0)] {
+            let params = &SampleParams { temp, top_k, top_p: 1.0, min_p: 0.0, ..SampleParams::default() };
+            let (plain, _) = self.generate(&prompt, context, vec![], params)?;
             let sets: [(&str, Drafters); 6] = [
                 ("lookup", vec![Box::new(Lookup::new(1, 63, 4))]),
                 ("the model itself", vec![alone(1)?]),
@@ -174,8 +176,11 @@ impl Subject<'_> {
                 ("eagle3", vec![eagle(true)?]),
             ];
             for (name, drafters) in sets {
-                let (text, right) = self.generate(&prompt, context, drafters, temp)?;
-                ensure!(text == plain, "law 3: at temperature {temp} {name} gives {text:?}, plain decoding {plain:?}");
+                let (text, right) = self.generate(&prompt, context, drafters, params)?;
+                ensure!(
+                    text == plain,
+                    "law 3: at temperature {temp}, top-k {top_k} {name} gives {text:?}, plain decoding {plain:?}"
+                );
                 self.checked += text.len();
                 accepted += right;
             }
@@ -184,12 +189,17 @@ impl Subject<'_> {
         Ok(accepted)
     }
 
-    fn generate(&self, prompt: &[Token], context: usize, drafters: Drafters, temp: f32) -> Result<(Vec<Token>, usize)> {
+    fn generate(
+        &self,
+        prompt: &[Token],
+        context: usize,
+        drafters: Drafters,
+        params: &SampleParams,
+    ) -> Result<(Vec<Token>, usize)> {
         let mut session = Session::new(self.model.clone(), context, self.kv)?;
         session.set_drafters(drafters, Plan { nodes: Nodes::Fixed(15), accept: Accept::Exact })?;
         ensure!(session.prefill(prompt, |_| Continue(()))?.is_continue());
-        let params = SampleParams { temp, ..SampleParams::default() };
-        let mut sampler = Sampler::new(params, 11, self.model.config().vocab, |_| vec![])?;
+        let mut sampler = Sampler::new(params.clone(), 11, self.model.config().vocab, |_| vec![])?;
         let mut ids = vec![];
         let limits = Limits { max_tokens: Some(self.size.text), ends: &[], begun: 0 };
         let emit = |token| {
