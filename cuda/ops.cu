@@ -14,9 +14,7 @@ extern "C" __global__ void quantise(const float4 *x, uint32_t *quants, Info *inf
     float top = larger(larger(fabsf(v.x), fabsf(v.y)), larger(fabsf(v.z), fabsf(v.w)));
 #pragma unroll
     for (int mask = 4; mask > 0; mask >>= 1) top = larger(top, shuffle_xor(top, mask));
-    // An inverse that overflows belongs to a block of subnormals, which count as zero.
-    float inverse = 127.0f / top;
-    if (!(fabsf(inverse) < 1.0f / 0.0f)) inverse = 0.0f;
+    const float inverse = inverse_of(top);
     const int q[4] = {(int)rintf(v.x * inverse), (int)rintf(v.y * inverse), (int)rintf(v.z * inverse), (int)rintf(v.w * inverse)};
     int sum = q[0] + q[1] + q[2] + q[3];
     sum += shuffle_xor(sum, 1);
@@ -24,14 +22,7 @@ extern "C" __global__ void quantise(const float4 *x, uint32_t *quants, Info *inf
     const int other = shuffle_xor(sum, 4);
     if (!inside) return;
     quants[i] = (q[0] & 255) | (q[1] & 255) << 8 | (q[2] & 255) << 16 | (uint32_t)(q[3] & 255) << 24;
-    if (i % 8 == 0) {
-        Info out;
-        out.scale = inverse == 0.0f ? 0.0f : top / 127.0f;
-        out.sum = out.scale * (float)(sum + other);
-        out.low = sum;
-        out.high = other;
-        info[i / 8] = out;
-    }
+    if (i % 8 == 0) info[i / 8] = info_of(top, inverse, sum, other);
 }
 ENTRY(quantise)
 

@@ -6,9 +6,7 @@ struct Q5_1 {
     static const int STEP_BYTES = 4, BLOCK_BYTES = 0, SHIFT = 0;
     static const bool HALVES = false, MIN = true;
     template <class Part> static DEVICE_MEMBER void unpack(const Part &p, int t, uint32_t &low, uint32_t &high) {
-        nibbles(p.low, low, high);
-        low |= bit(p.bits, t, 4);
-        high |= bit(p.bits, 4 + t, 4);
+        five_bits(p.low, p.bits, t, low, high);
     }
     static DEVICE_MEMBER Scales scales(uint32_t step, uint32_t block) {
         return whole(low_half(step), high_half(step));

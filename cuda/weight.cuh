@@ -106,6 +106,13 @@ DEVICE void nibbles(uint32_t word, uint32_t &low, uint32_t &high) {
 // Bit t and bit 4 + t of four bytes, moved to bit `to`.
 DEVICE uint32_t bit(uint32_t word, int t, int to) { return (word >> t & 0x01010101u) << to; }
 
+// Quants of five bits: nibbles, and their fifth bits in another plane.
+DEVICE void five_bits(uint32_t word, uint32_t bits, int t, uint32_t &low, uint32_t &high) {
+    nibbles(word, low, high);
+    low |= bit(bits, t, 4);
+    high |= bit(bits, 4 + t, 4);
+}
+
 // Bits 2t and 2t + 1 of four bytes, moved up by `up`.
 DEVICE uint32_t pair(uint32_t word, int t, int up) { return (word >> 2 * t & 0x03030303u) << up; }
 

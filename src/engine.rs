@@ -16,7 +16,7 @@ use crate::spec::round::{Draft, Setting};
 use crate::spec::tally::Times;
 use crate::spec::verify::Keyed;
 use crate::spec::{Accept, Budget, Drafter, Features, Nodes, Round, Tally, Verdict, rejection, typical, walk};
-use crate::tree::{Node, Token};
+use crate::tree::Token;
 use anyhow::{Context, Result, ensure};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -355,14 +355,17 @@ impl<B: Backend> Session<B> {
         let tree = Input::Tree(draft.tree());
         // The other rules ask for whole distributions.
         let needs = sampler.needs().filter(|_| self.accept == Accept::Exact);
-        let ordinal = |node: &Node| self.ordinal + u64::from(node.depth);
-        let ordinals: Vec<u64> = draft.tree().nodes().iter().map(ordinal).collect();
-        let few = |b: &B, logits: &B::Mat| match needs {
-            Some(Needs::Largest(k)) => b.largest(logits, k),
-            Some(Needs::Drawn { temp, seed }) => b.drawn(logits, temp, seed, &ordinals),
-            None => Ok(None),
-        };
-        let few: Option<Few<'_, B>> = needs.is_some().then_some(&few);
+        let few = needs.map(|needs| {
+            let (ordinal, nodes) = (self.ordinal, draft.tree().nodes());
+            move |b: &B, logits: &B::Mat| match needs {
+                Needs::Largest(k) => b.largest(logits, k),
+                Needs::Drawn { temp, seed } => {
+                    let ordinals: Vec<u64> = nodes.iter().map(|node| ordinal + u64::from(node.depth)).collect();
+                    b.drawn(logits, temp, seed, &ordinals)
+                }
+            }
+        });
+        let few = few.as_ref().map(|few| -> Few<'_, B> { few });
         let Some(logits) = self.model.forward_for(&mut self.state, tree, few, go_on)? else {
             return Ok(None);
         };
@@ -376,10 +379,10 @@ impl<B: Backend> Session<B> {
     /// What is kept of a draft, given the target's logits.
     fn verify(&self, sampler: &mut Sampler, from: usize, draft: &Draft, logits: &Logits) -> Result<Verdict> {
         let (tree, context, ordinal) = (draft.tree(), &self.context, self.ordinal);
+        let depth = |node: usize| u64::from(tree.nodes()[node].depth);
         let logits = match logits {
             Logits::All(logits) => logits,
             Logits::Few(rows) => {
-                let depth = |node: usize| u64::from(tree.nodes()[node].depth);
                 return walk(tree, |node| sampler.pick_among(&rows[node], ordinal + depth(node)));
             }
         };
@@ -388,7 +391,6 @@ impl<B: Backend> Session<B> {
             &logits[node * vocab..(node + 1) * vocab]
         };
         let path = |node| -> Vec<Token> { tree.path(node)[1..].iter().map(|&n| tree.nodes()[n].token).collect() };
-        let depth = |node: usize| u64::from(tree.nodes()[node].depth);
         let mut chance = Keyed { noise: sampler.noise(), ordinal };
         let mut distribution = |node| {
             let history = History { committed: context, path: &path(node), start: from };

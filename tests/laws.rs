@@ -4,6 +4,7 @@
 mod common;
 
 use common::blocks::Random;
+use common::laws::{assert_same_bits, random_tree};
 use common::{models, zoo};
 use foretoken::backend::{KvType, cpu::Cpu};
 use foretoken::gguf::Gguf;
@@ -37,14 +38,6 @@ impl Subject {
     }
 }
 
-#[track_caller]
-fn assert_same_bits(a: &[f32], b: &[f32], what: std::fmt::Arguments<'_>) {
-    assert_eq!(a.len(), b.len(), "{what}");
-    if let Some(i) = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits()) {
-        panic!("{what}: logit {i} is {} and {}", a[i], b[i]);
-    }
-}
-
 /// Chunks of any size and any thread count give what one token at a time gives.
 fn law_1(gguf: &Gguf, name: &str, isa: Isa, kv: KvType, tokens: usize, threads: &[usize]) {
     let subject = |threads| {
@@ -62,17 +55,6 @@ fn law_1(gguf: &Gguf, name: &str, isa: Isa, kv: KvType, tokens: usize, threads: 
             assert!(cache == chunked_cache, "{}, {threads} threads, chunks of {chunk}: caches differ", subject.name);
         }
     }
-}
-
-/// A random tree of `nodes` nodes: long chains, wide fans and everything between.
-fn random_tree(anchor: Token, nodes: usize, vocab: usize, random: &mut Random) -> DraftTree {
-    let mut tree = DraftTree::new(anchor, nodes);
-    while tree.nodes().len() < nodes {
-        let last = tree.nodes().len() - 1;
-        let parent = if random.below(2) == 0 { last } else { random.below(last + 1) };
-        tree.push(parent, random.below(vocab) as Token, 0.0);
-    }
-    tree
 }
 
 /// A node's logits are those of its token at the end of its own chain, and so is the cache once its path is committed.

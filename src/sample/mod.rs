@@ -159,16 +159,20 @@ impl Sampler {
     pub fn needs(&self) -> Option<Needs> {
         let SampleParams { temp, top_k, top_n_sigma, typical, top_p, min_p, xtc_probability, .. } = self.params;
         let all = top_k == 0 || usize::try_from(top_k).is_ok_and(|k| k >= self.vocab_size);
-        match self.edits.are_made(&self.params) {
-            true => None,
-            false if temp == 0.0 => (self.vocab_size > 1).then_some(Needs::Largest(1)),
-            false if top_n_sigma > 0.0 => None,
-            false if !all => Some(Needs::Largest(top_k as usize)),
-            false => {
-                let none_goes = typical >= 1.0 && top_p >= 1.0 && min_p <= 0.0 && xtc_probability <= 0.0;
-                none_goes.then_some(Needs::Drawn { temp, seed: self.noise.seed() })
-            }
+        if self.edits.are_made(&self.params) {
+            return None;
         }
+        if temp == 0.0 {
+            return (self.vocab_size > 1).then_some(Needs::Largest(1));
+        }
+        if top_n_sigma > 0.0 {
+            return None;
+        }
+        if !all {
+            return Some(Needs::Largest(top_k as usize));
+        }
+        let none_goes = typical >= 1.0 && top_p >= 1.0 && min_p <= 0.0 && xtc_probability <= 0.0;
+        none_goes.then_some(Needs::Drawn { temp, seed: self.noise.seed() })
     }
 
     /// [`Sampler::pick`] from what it [needs](Sampler::needs) of a row, in any order.

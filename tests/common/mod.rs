@@ -8,6 +8,7 @@ pub mod eagles;
 pub mod emulator;
 pub mod gbnf;
 pub mod gguf_writer;
+pub mod laws;
 pub mod limits;
 pub mod models;
 pub mod naive;

@@ -2,6 +2,7 @@
 
 use crate::common::blocks::Random;
 use crate::common::emulator;
+use crate::common::laws::{assert_same_bits, random_tree};
 use crate::{device, open};
 use foretoken::backend::cuda::Cuda;
 use foretoken::backend::{Backend, KvType};
@@ -11,7 +12,7 @@ use foretoken::sample::{History, Needs, SampleParams, Sampler};
 use foretoken::spec::lookup::Lookup;
 use foretoken::spec::standalone::{Shape, Standalone};
 use foretoken::spec::{Accept, Drafter, Nodes};
-use foretoken::tree::{DraftTree, Token};
+use foretoken::tree::Token;
 use std::ops::ControlFlow::Continue;
 use std::sync::Arc;
 
@@ -24,14 +25,6 @@ fn state(model: &Model<Cuda>, kv: KvType) -> State<Cuda> {
 
 fn tokens(model: &Model<Cuda>, n: usize, random: &mut Random) -> Vec<Token> {
     (0..n).map(|_| random.below(model.config().vocab) as Token).collect()
-}
-
-#[track_caller]
-fn assert_same(a: &[f32], b: &[f32], what: &str) {
-    assert_eq!(a.len(), b.len(), "{what}");
-    if let Some(i) = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits()) {
-        panic!("{what}: value {i} is {} and {}", a[i], b[i]);
-    }
 }
 
 /// Logits and cache of `tokens`, evaluated `chunk` at a time.
@@ -48,19 +41,9 @@ fn law_1(model: &Model<Cuda>, name: &str, kv: KvType) {
     for chunk in [2, 7, 40] {
         let what = format!("{name} with {kv:?}, chunks of {chunk}");
         let (chunked, chunked_cache) = chain(model, &tokens, chunk, kv);
-        assert_same(&logits, &chunked, &what);
+        assert_same_bits(&logits, &chunked, &what);
         assert!(cache == chunked_cache, "{what}: caches differ");
     }
-}
-
-fn random_tree(anchor: Token, nodes: usize, vocab: usize, random: &mut Random) -> DraftTree {
-    let mut tree = DraftTree::new(anchor, nodes);
-    while tree.nodes().len() < nodes {
-        let last = tree.nodes().len() - 1;
-        let parent = if random.below(2) == 0 { last } else { random.below(last + 1) };
-        tree.push(parent, random.below(vocab) as Token, 0.0);
-    }
-    tree
 }
 
 fn law_2(model: &Model<Cuda>, name: &str, kv: KvType, context: usize, nodes: usize) {
@@ -84,7 +67,7 @@ fn law_2(model: &Model<Cuda>, name: &str, kv: KvType, context: usize, nodes: usi
         let chain = model.forward(&mut chain_state, Input::Chain(&tokens), Rows::All).unwrap();
         for (&node, chain) in path.iter().zip(chain.chunks_exact(vocab)) {
             let row = &logits[node * vocab..(node + 1) * vocab];
-            assert_same(chain, row, &format!("{name} with {kv:?}, context {context}, node {node}"));
+            assert_same_bits(chain, row, format!("{name} with {kv:?}, context {context}, node {node}"));
         }
         if path.len() > tree.path(deepest).len() {
             deepest = leaf;
@@ -106,7 +89,7 @@ fn law_2(model: &Model<Cuda>, name: &str, kv: KvType, context: usize, nodes: usi
     let next = [tokens[0]];
     let one = model.forward(&mut tree_state, Input::Chain(&next), Rows::All).unwrap();
     let other = model.forward(&mut restored, Input::Chain(&next), Rows::All).unwrap();
-    assert_same(&one, &other, &format!("{name} with {kv:?}: a restored cache"));
+    assert_same_bits(&one, &other, format!("{name} with {kv:?}: a restored cache"));
 }
 
 type Drafters = Vec<Box<dyn Drafter<Cuda>>>;

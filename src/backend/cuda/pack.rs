@@ -60,7 +60,7 @@ pub struct Layout {
     /// Bytes in all.
     pub bytes: usize,
     /// Bytes of a tile in each of the arrays.
-    tile: [usize; 3],
+    pub tile: [usize; 3],
 }
 
 impl Layout {

@@ -9,9 +9,6 @@ use crate::quant::Format;
 use anyhow::{Context, Result};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Tiles for which arrays of a layout have no gaps between them.
-const EVEN: usize = 256;
-
 /// A matrix `[rows, cols]`, packed: for products and for look-ups of rows.
 pub struct Weight {
     /// Its format.
@@ -105,9 +102,7 @@ fn load(driver: &Arc<Driver>, tensor: &TensorView<'_>, pool: &rayon::ThreadPool)
     let weight = allocate(driver, tensor)?;
     let Weight { format, cols, layout: whole, .. } = weight;
     let layout = |rows| Layout::new(format, rows, cols).context("the packed size overflows");
-    let even = layout(EVEN * TILE)?;
-    // Bytes of a tile in each array.
-    let tile = [even.steps, even.blocks - even.steps, even.bytes - even.blocks].map(|bytes| bytes / EVEN);
+    let tile = whole.tile;
     let tiles = (PIECE / tile.iter().sum::<usize>().max(1)).max(1);
     let row_bytes = cols / format.block * format.bytes;
     let mut packed = vec![];

@@ -54,6 +54,27 @@ macro_rules! together {
     }};
 }
 
+/// Calls for `$count` things, four or two at a time where the sums of `$N` queries fit into registers, each `$size` from number
+/// `$at` on.
+macro_rules! by_room {
+    ($S:ty, $N:expr, $count:expr, |$at:ident, $size:ident| $call:expr) => {{
+        let count = $count;
+        let mut $at = 0;
+        by_room!(@while $at, 4, 4 * $N <= <$S>::SUMS, count, $size, $call);
+        by_room!(@while $at, 2, 2 * $N <= <$S>::SUMS, count, $size, $call);
+        by_room!(@while $at, 1, true, count, $size, $call);
+    }};
+    (@while $at:ident, $step:literal, $fits:expr, $count:ident, $size:ident, $call:expr) => {
+        if $fits {
+            const $size: usize = $step;
+            while $at + $size <= $count {
+                $call;
+                $at += $size;
+            }
+        }
+    };
+}
+
 /// Scores of every query with blocks of sixteen keys: for each key one sum, element after element.
 pub struct Scores<'a, T> {
     /// `[queries, K]`
@@ -80,23 +101,7 @@ impl<T: Stored> Kernel for Scores<'_, T> {
 impl<T: Stored> Scores<'_, T> {
     #[inline(always)]
     fn some<S: Simd, const N: usize>(&mut self, first: usize) {
-        let mut i = 0;
-        if 4 * N <= S::SUMS {
-            while i + 4 <= self.keys.len() {
-                self.blocks::<S, N, 4>(first, i);
-                i += 4;
-            }
-        }
-        if 2 * N <= S::SUMS {
-            while i + 2 <= self.keys.len() {
-                self.blocks::<S, N, 2>(first, i);
-                i += 2;
-            }
-        }
-        while i < self.keys.len() {
-            self.blocks::<S, N, 1>(first, i);
-            i += 1;
-        }
+        by_room!(S, N, self.keys.len(), |at, M| self.blocks::<S, N, M>(first, at));
     }
 
     #[inline(always)]
@@ -205,24 +210,7 @@ impl<T: Stored> Kernel for Values<'_, T> {
 impl<T: Stored> Values<'_, T> {
     #[inline(always)]
     fn some<S: Simd, const N: usize>(&mut self, first: usize) {
-        let chunks = self.width / 16;
-        let mut i = 0;
-        if 4 * N <= S::SUMS {
-            while i + 4 <= chunks {
-                self.chunks::<S, N, 4>(first, i);
-                i += 4;
-            }
-        }
-        if 2 * N <= S::SUMS {
-            while i + 2 <= chunks {
-                self.chunks::<S, N, 2>(first, i);
-                i += 2;
-            }
-        }
-        while i < chunks {
-            self.chunks::<S, N, 1>(first, i);
-            i += 1;
-        }
+        by_room!(S, N, self.width / 16, |at, C| self.chunks::<S, N, C>(first, at));
     }
 
     #[inline(always)]
