@@ -372,6 +372,9 @@ impl<B: Backend> Session<B> {
         let verified = Instant::now();
         let verdict = self.verify(sampler, from, &draft, &logits)?;
         let times = Times { draft: drafted - started, verify: verified - drafted, sample: verified.elapsed() };
+        if let Logits::All(logits) = logits {
+            self.state.reuse(logits);
+        }
         self.state.commit(&verdict.path)?;
         Ok(Some((draft, verdict, times)))
     }

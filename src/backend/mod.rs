@@ -221,8 +221,14 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn mat(&self, max_rows: usize, cols: usize) -> Result<Self::Mat>;
     /// An empty cache.
     fn kv(&self, shape: KvShape) -> Result<Self::Kv>;
-    /// The rows of `m`, row-major: the one synchronisation point, where late device errors surface.
-    fn read(&self, m: &Self::Mat) -> Result<Vec<f32>>;
+    /// Appends the rows of `m`, row-major, to `out`: the one synchronisation point, where late device errors surface.
+    fn read_into(&self, m: &Self::Mat, out: &mut Vec<f32>) -> Result<()>;
+    /// The rows of `m`, as [`Backend::read_into`] has them.
+    fn read(&self, m: &Self::Mat) -> Result<Vec<f32>> {
+        let mut values = vec![];
+        self.read_into(m, &mut values)?;
+        Ok(values)
+    }
     /// The `k` largest values of each row of `m` and their columns, in any order, of equal ones the first columns; fewer where
     /// the rest is -inf. Nothing where that takes no less than [`Backend::read`] or a row has NaN, +inf or nothing but -inf.
     fn largest(&self, _m: &Self::Mat, _k: usize) -> Result<Option<Largest>> {

@@ -219,8 +219,8 @@ impl<B: Backend> Backend for Timed<B> {
         Ok(Kv { inner: self.inner.kv(shape)?, shape })
     }
 
-    fn read(&self, m: &Mat<B>) -> Result<Vec<f32>> {
-        self.timed("read", &[], near(m.bytes(2)), |b| b.read(&m.inner))
+    fn read_into(&self, m: &Mat<B>, out: &mut Vec<f32>) -> Result<()> {
+        self.timed("read", &[], near(m.bytes(2)), |b| b.read_into(&m.inner, out))
     }
 
     fn largest(&self, m: &Mat<B>, k: usize) -> Result<Option<Largest>> {

@@ -101,11 +101,13 @@ impl<B: Backend> Model<B> {
         };
         if let Some(few) = few.filter(|_| rows <= HEAD_ROWS) {
             self.head_of(state, &(0..rows).collect::<Vec<_>>());
-            let (b, a) = (&*self.backend, &state.acts);
-            return Ok(Some(match few(b, &a.logits)? {
-                Some(few) => Logits::Few(few),
-                None => Logits::All(b.read(&a.logits)?),
-            }));
+            if let Some(few) = few(&self.backend, &state.acts.logits)? {
+                return Ok(Some(Logits::Few(few)));
+            }
+            let mut all = std::mem::take(&mut state.room);
+            all.clear();
+            self.backend.read_into(&state.acts.logits, &mut all)?;
+            return Ok(Some(Logits::All(all)));
         }
         self.logits(state, 0..rows).map(|logits| Some(Logits::All(logits)))
     }
@@ -181,10 +183,12 @@ impl<B: Backend> Model<B> {
     /// Logits of hidden rows of the last pass, a few rows at a time.
     fn logits(&self, state: &mut State<B>, wanted: Range<usize>) -> Result<Vec<f32>> {
         let wanted: Vec<usize> = wanted.collect();
-        let mut all = Vec::with_capacity(wanted.len() * self.config.vocab);
+        let mut all = std::mem::take(&mut state.room);
+        all.clear();
+        all.reserve(wanted.len() * self.config.vocab);
         for rows in wanted.chunks(HEAD_ROWS) {
             self.head_of(state, rows);
-            all.append(&mut self.backend.read(&state.acts.logits)?);
+            self.backend.read_into(&state.acts.logits, &mut all)?;
         }
         Ok(all)
     }

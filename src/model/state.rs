@@ -27,6 +27,8 @@ pub struct State<B: Backend> {
     pub(super) rope: Rope,
     pub(super) local_rope: Rope,
     pub(super) acts: Activations<B>,
+    /// Where logits go: see [`State::reuse`].
+    pub(super) room: Vec<f32>,
 }
 
 /// What the pass writes, by the names of the pass.
@@ -89,7 +91,13 @@ impl<B: Backend> State<B> {
             rope: c.turning.rope(&model.factors, context, false),
             local_rope: c.turning.rope(&model.factors, context, true),
             acts,
+            room: vec![],
         })
+    }
+
+    /// Takes logits of an earlier pass back as room for the next: large memory that is fresh costs more than the copy.
+    pub fn reuse(&mut self, logits: Vec<f32>) {
+        self.room = logits;
     }
 
     /// Committed positions.

@@ -101,7 +101,7 @@ fn tile<S: Simd, W: Float, const N: usize>(
         if !last.is_empty() {
             even[n] = S::fma(W::load::<S>(last), S::splat(x[n][cols - 1]), even[n]);
         }
-        out.put::<S>(first + n, S::add(even[n], odd[n]));
+        out.put::<S>(0, first + n, S::add(even[n], odd[n]));
     }
     N
 }

@@ -8,7 +8,7 @@
 //! w[i] = d * VALUES[q[i]]
 //! ```
 
-use super::panel::{Packed, Scales, eight, halves, nibbles, put, put_u16, word};
+use super::panel::{Packed, Scales, halves, nibbles, put, put_u16, word};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -61,9 +61,8 @@ impl Packed for Iq4Nl {
         }
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        let index = nibbles::<S>(slots);
-        eight!(g => S::lookup(&BIASED, index[g]))
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        S::lookup(&BIASED, nibbles::<S>(slots, g))
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], _: usize) -> Scales<S> {

@@ -10,7 +10,7 @@
 //! w[i] = (d * (s[i/32] - 32)) * VALUES[q[i]]
 //! ```
 
-use super::panel::{Packed, Scales, eight, halves, nibbles, put, put_u16, sixteen, word};
+use super::panel::{Packed, Scales, halves, nibbles, put, put_u16, sixteen, word};
 use super::{
     Format, f16_at,
     iq4_nl::{BIASED, VALUES},
@@ -63,9 +63,8 @@ impl Packed for Iq4Xs {
         }
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        let index = nibbles::<S>(slots);
-        eight!(g => S::lookup(&BIASED, index[g]))
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        S::lookup(&BIASED, nibbles::<S>(slots, g))
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {

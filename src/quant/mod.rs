@@ -113,18 +113,18 @@ impl<'a> Out<'a> {
         self.column += ROWS;
     }
 
-    /// Stores the sixteen outputs of the current panel of row `row`, fewer at the right edge.
+    /// Stores the sixteen outputs of row `row` of the panel `panel` beyond the current one, fewer at the right edge.
     #[inline(always)]
-    fn put<S: Simd>(&mut self, row: usize, sums: S::F) {
-        let end = (self.column + ROWS).min(self.cols);
-        assert!(row < self.rows && self.column < end);
+    fn put<S: Simd>(&mut self, panel: usize, row: usize, sums: S::F) {
+        let column = self.column + panel * ROWS;
+        let end = (column + ROWS).min(self.cols);
+        assert!(row < self.rows && column < end);
         let sums = match self.bias {
-            Some(bias) => S::add(sums, load_part::<S>(&bias[self.column..end])),
+            Some(bias) => S::add(sums, load_part::<S>(&bias[column..end])),
             None => sums,
         };
         // SAFETY: inside the result, as asserted; these columns are this call's alone (see `new`).
-        let out =
-            unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.cols + self.column), end - self.column) };
+        let out = unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.cols + column), end - column) };
         store_part::<S>(sums, out);
     }
 }

@@ -12,7 +12,7 @@
 //! The values are doubled to make them integers, hence 128. Exponents 0 and 1 are subnormal scales. Two facts are the
 //! reference's and not the standard's: minus zero comes out as plus zero, and e = 255 is one more power of two, not NaN.
 
-use super::panel::{Packed, Scales, eight, nibbles, put, sixteen, word};
+use super::panel::{Packed, Scales, nibbles, put, sixteen, word};
 use super::{Format, pairs, panel};
 use crate::isa::Simd;
 
@@ -69,9 +69,8 @@ impl Packed for Mxfp4 {
         }
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        let index = nibbles::<S>(slots);
-        eight!(g => S::lookup(&RAISED, index[g]))
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        S::lookup(&RAISED, nibbles::<S>(slots, g))
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], _: usize) -> Scales<S> {

@@ -62,17 +62,15 @@ impl Kernel for Quantise<'_> {
             // belongs to a block of subnormals, which count as zero.
             let inverse = 127.0 / top;
             let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-            let low = S::to_i8(S::mul(a, S::splat(inverse)));
-            let high = S::to_i8(S::mul(b, S::splat(inverse)));
-            let word = |q: &[i8; 16], i: usize| {
-                i32::from_le_bytes([q[4 * i] as u8, q[4 * i + 1] as u8, q[4 * i + 2] as u8, q[4 * i + 3] as u8])
-            };
-            for i in 0..4 {
-                out.quants[i] = word(&low, i);
-                out.quants[4 + i] = word(&high, i);
+            let parts = [S::mul(a, S::splat(inverse)), S::mul(b, S::splat(inverse))];
+            for i in 0..2 {
+                let (quants, words) = (S::to_i8(parts[i]), &mut out.quants[4 * i..4 * i + 4]);
+                for (word, &[a, b, c, d]) in words.iter_mut().zip(quants.as_chunks().0) {
+                    *word = i32::from_le_bytes([a as u8, b as u8, c as u8, d as u8]);
+                }
+                // Whole numbers this small add up exactly.
+                out.halves[i] = S::sum(S::round(parts[i])) as i32;
             }
-            let sum = |q: &[i8; 16]| q.iter().map(|&q| i32::from(q)).sum::<i32>();
-            out.halves = [sum(&low), sum(&high)];
             out.total = out.halves[0] + out.halves[1];
             out.scale = if inverse == 0.0 { 0.0 } else { top / 127.0 };
             out.sum = out.scale * out.total as f32;
@@ -81,6 +79,7 @@ impl Kernel for Quantise<'_> {
 }
 
 /// What a step's integer sums are multiplied by, per row. Fields that a format's flags leave out are not read.
+#[derive(Clone, Copy)]
 pub struct Scales<S: Simd> {
     /// The step's scale.
     pub scale: S::F,
@@ -123,8 +122,8 @@ pub trait Packed: 'static {
 
     /// Puts one block of row `row` into its places among the quants and scales of that block of a panel.
     fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]);
-    /// Unpacks the eight groups of one step from its slots.
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8];
+    /// Unpacks group `g` of the eight of one step from its slots.
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B;
     /// The scales of step `step` of a block.
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S>;
 }
@@ -174,6 +173,21 @@ pub fn dot<P: Packed>(isa: Isa, call: Dot<'_>) {
     isa.dispatch(Panels::<P>(call, PhantomData));
 }
 
+/// Calls a function made for so many rows, one to six; those that an instruction set has no tiles of are left out.
+macro_rules! by_rows {
+    ($rows:expr, $function:ident::<S, P, M>($($argument:expr),*)) => {
+        match $rows {
+            1 => $function::<S, P, M, 1>($($argument),*),
+            2 => $function::<S, P, M, 2>($($argument),*),
+            3 => $function::<S, P, M, 3>($($argument),*),
+            4 => $function::<S, P, M, 4>($($argument),*),
+            5 if S::TILE.1 >= 5 => $function::<S, P, M, 5>($($argument),*),
+            6 if S::TILE.1 >= 6 => $function::<S, P, M, 6>($($argument),*),
+            _ => unreachable!("a tile has that many rows"),
+        }
+    };
+}
+
 struct Panels<'a, P>(Dot<'a>, PhantomData<P>);
 
 impl<P: Packed> Kernel for Panels<'_, P> {
@@ -183,112 +197,172 @@ impl<P: Packed> Kernel for Panels<'_, P> {
     fn run<S: Simd>(self) {
         let Dot { panels, cols, input, mut out } = self.0;
         let Input::Int8(x) = input else { panic!("integer weights take int8 activations") };
-        let steps = cols / STEP;
-        for panel in panels.chunks_exact(bytes::<P>(cols)) {
-            let (quants, scales) = panel.split_at(quant_bytes::<P>(cols));
-            let quants = quants.as_chunks::<64>().0;
-            let mut first = 0;
-            while first < out.rows() {
-                let x = &x[first * steps..];
-                first += match out.rows() - first {
-                    1 => tile::<S, P, 1>(quants, scales, x, &mut out, first),
-                    2 => tile::<S, P, 2>(quants, scales, x, &mut out, first),
-                    3 => tile::<S, P, 3>(quants, scales, x, &mut out, first),
-                    4..8 => tile::<S, P, 4>(quants, scales, x, &mut out, first),
-                    _ => tile::<S, P, 8>(quants, scales, x, &mut out, first),
-                };
+        let size = bytes::<P>(cols);
+        let mut panels = panels;
+        while !panels.is_empty() {
+            let together = S::TILE.0.min(panels.len() / size);
+            match together {
+                2 => group::<S, P, 2>(panels, cols, x, &mut out),
+                _ => group::<S, P, 1>(panels, cols, x, &mut out),
             }
-            out.next_panel();
+            for _ in 0..together {
+                out.next_panel();
+            }
+            panels = &panels[together * size..];
         }
     }
 }
 
-/// `N` rows of the batch, from row `first`, against one panel. Gives `N`.
+/// `M` panels and all rows, in tiles as even as can be.
 #[inline(always)]
-fn tile<S: Simd, P: Packed, const N: usize>(
-    quants: &[[u8; 64]],
-    scales: &[u8],
+fn group<S: Simd, P: Packed, const M: usize>(panels: &[u8], cols: usize, x: &[Activations], out: &mut Out<'_>) {
+    let (steps, size, rows) = (cols / STEP, bytes::<P>(cols), out.rows());
+    let parts: Parts<'_, M> = std::array::from_fn(|m| panels[m * size..][..size].split_at(quant_bytes::<P>(cols)));
+    let mut tiles = rows.div_ceil(S::TILE.1);
+    let lines = (M * size / 64).div_ceil((tiles * steps).max(1));
+    let mut ahead = Ahead { at: panels.as_ptr().wrapping_add(M * size), lines };
+    let mut first = 0;
+    while first < rows {
+        let height = (rows - first).div_ceil(tiles);
+        let x = &x[first * steps..];
+        by_rows!(height, tile::<S, P, M>(&parts, steps, x, first, out, &mut ahead));
+        (first, tiles) = (first + height, tiles - 1);
+    }
+}
+
+/// What is asked for while there is something else to do: the panels after those at hand, some lines a step.
+struct Ahead {
+    at: *const u8,
+    lines: usize,
+}
+
+impl Ahead {
+    #[inline(always)]
+    fn ask<S: Simd>(&mut self) {
+        for _ in 0..self.lines {
+            S::prefetch(self.at);
+            self.at = self.at.wrapping_add(64);
+        }
+    }
+}
+
+/// Quants and scales of `M` panels.
+type Parts<'a, const M: usize> = [(&'a [u8], &'a [u8]); M];
+
+/// `N` rows of the batch, from row `first` on, `x` theirs, against `M` panels.
+#[inline(always)]
+fn tile<S: Simd, P: Packed, const M: usize, const N: usize>(
+    parts: &Parts<'_, M>,
+    steps: usize,
     x: &[Activations],
-    out: &mut Out<'_>,
     first: usize,
-) -> usize {
-    let steps = quants.len() / P::SLOTS;
+    out: &mut Out<'_>,
+    ahead: &mut Ahead,
+) {
     let x: [&[Activations]; N] = std::array::from_fn(|n| &x[n * steps..][..steps]);
-    let mut sums = [S::splat(0.0); N];
+    let mut sums = [[S::splat(0.0); N]; M];
     let per_block = P::BLOCK / STEP;
-    let scales = scales.chunks_exact(P::SCALES);
-    let mut step = 0;
-    for (quants, scales) in quants.chunks_exact(P::SLOTS * per_block).zip(scales) {
-        for line in scales.chunks(64) {
-            S::prefetch(line.as_ptr().wrapping_add(AHEAD));
-        }
-        for (within, slots) in quants.chunks_exact(P::SLOTS).enumerate() {
-            for slot in slots {
-                S::prefetch(slot.as_ptr().wrapping_add(AHEAD));
+    for block in 0..steps / per_block {
+        let scales: [&[u8]; M] = std::array::from_fn(|m| &parts[m].1[block * P::SCALES..][..P::SCALES]);
+        for within in 0..per_block {
+            ahead.ask::<S>();
+            let step = block * per_block + within;
+            let slots: [&[[u8; 64]]; M] =
+                std::array::from_fn(|m| &parts[m].0.as_chunks::<64>().0[step * P::SLOTS..][..P::SLOTS]);
+            let mut by = [Scales::<S>::whole(S::splat(0.0), S::splat(0.0)); M];
+            for m in 0..M {
+                by[m] = P::scales::<S>(scales[m], within);
             }
-            let w = P::quants::<S>(slots);
-            let by = P::scales::<S>(scales, within);
-            for n in 0..N {
-                sums[n] = advance::<S, P>(sums[n], &w, &by, &x[n][step]);
-            }
-            step += 1;
+            let now: [&Activations; N] = std::array::from_fn(|n| &x[n][step]);
+            advance::<S, P, M, N>(&mut sums, &slots, &by, &now);
         }
     }
-    for (n, &sum) in sums.iter().enumerate() {
-        out.put::<S>(first + n, sum);
-    }
-    N
-}
-
-/// Sum over groups `from .. to` of a step, exact.
-#[inline(always)]
-fn groups<S: Simd, P: Packed>(w: &[S::B; 8], x: &[i32; 8], from: usize, to: usize, total: i32) -> S::I {
-    let mut acc = S::isplat(0);
-    // Not an iterator with a closure: see `crate::isa` on what must be inlined.
-    #[allow(clippy::needless_range_loop)]
-    for g in from..to {
-        acc = if P::WIDE { S::dot_wide(acc, w[g], x[g]) } else { S::dot(acc, w[g], x[g]) };
-    }
-    match if P::WIDE { S::WIDE_SHIFT } else { P::SHIFT } {
-        Some(shift) => S::isub(acc, S::ishl(S::isplat(total), shift)),
-        None => acc,
+    for m in 0..M {
+        for n in 0..N {
+            out.put::<S>(m, first + n, sums[m][n]);
+        }
     }
 }
 
-/// One step of one output row: sixteen accumulators, thirty-two columns.
+/// Adds to `total` the products of some groups, written out for the shifts to be constants. For each group all sums in
+/// turns: none waits for the one before.
+macro_rules! dots {
+    ($s:ident, $p:ident, $m:ident, $n:ident, $total:ident, $slots:ident, $x:ident; $($g:literal)*) => {$({
+        let mut w = [$s::bytes(&$slots[0][0]); $m];
+        for m in 0..$m {
+            w[m] = $p::quants::<$s>($slots[m], $g);
+        }
+        for n in 0..$n {
+            let x = $x[n].quants[$g];
+            for m in 0..$m {
+                $total[m][n] = if $p::WIDE { $s::dot_wide($total[m][n], w[m], x) } else { $s::dot($total[m][n], w[m], x) };
+            }
+        }
+    })*};
+}
+
+/// One step: for `M` panels and `N` rows sixteen sums each, thirty-two columns on.
 #[inline(always)]
-fn advance<S: Simd, P: Packed>(sum: S::F, w: &[S::B; 8], by: &Scales<S>, x: &Activations) -> S::F {
-    let scale = S::splat(x.scale);
-    let total = if P::HALVES {
-        let low = groups::<S, P>(w, &x.quants, 0, 4, x.halves[0]);
-        let high = groups::<S, P>(w, &x.quants, 4, 8, x.halves[1]);
-        S::iadd(S::imul(low, by.halves[0]), S::imul(high, by.halves[1]))
-    } else {
-        groups::<S, P>(w, &x.quants, 0, 8, x.total)
-    };
-    let sum = S::fma(S::mul(S::to_f32(total), scale), by.scale, sum);
-    if !P::MIN {
-        return sum;
-    }
+fn advance<S: Simd, P: Packed, const M: usize, const N: usize>(
+    sums: &mut [[S::F; N]; M],
+    slots: &[&[[u8; 64]]; M],
+    by: &[Scales<S>; M],
+    x: &[&Activations; N],
+) {
+    let mut total = [[S::isplat(0); N]; M];
     if P::HALVES {
-        let low = S::imul(S::isplat(x.halves[0]), by.min_halves[0]);
-        let high = S::imul(S::isplat(x.halves[1]), by.min_halves[1]);
-        S::fma(S::mul(S::to_f32(S::iadd(low, high)), scale), by.min, sum)
+        offset::<S, P, M, N>(&mut total, x, |x| x.halves[0]);
+        dots!(S, P, M, N, total, slots, x; 0 1 2 3);
+        let mut high = [[S::isplat(0); N]; M];
+        offset::<S, P, M, N>(&mut high, x, |x| x.halves[1]);
+        for m in 0..M {
+            for n in 0..N {
+                total[m][n] = S::imul(total[m][n], by[m].halves[0]);
+            }
+        }
+        dots!(S, P, M, N, high, slots, x; 4 5 6 7);
+        for m in 0..M {
+            for n in 0..N {
+                total[m][n] = S::iadd(total[m][n], S::imul(high[m][n], by[m].halves[1]));
+            }
+        }
     } else {
-        S::fma(S::splat(x.sum), by.min, sum)
+        offset::<S, P, M, N>(&mut total, x, |x| x.total);
+        dots!(S, P, M, N, total, slots, x; 0 1 2 3 4 5 6 7);
+    }
+    for n in 0..N {
+        let scale = S::splat(x[n].scale);
+        for m in 0..M {
+            let sum = S::fma(S::mul(S::to_f32(total[m][n]), scale), by[m].scale, sums[m][n]);
+            sums[m][n] = if !P::MIN {
+                sum
+            } else if P::HALVES {
+                let low = S::imul(S::isplat(x[n].halves[0]), by[m].min_halves[0]);
+                let high = S::imul(S::isplat(x[n].halves[1]), by[m].min_halves[1]);
+                S::fma(S::mul(S::to_f32(S::iadd(low, high)), scale), by[m].min, sum)
+            } else {
+                S::fma(S::splat(x[n].sum), by[m].min, sum)
+            };
+        }
     }
 }
 
-/// `[f(0), ..., f(7)]`, written out: see [`crate::isa`] on what must be inlined.
-macro_rules! eight {
-    ($g:ident => $value:expr) => {
-        eight!($g => $value; 0 1 2 3 4 5 6 7)
-    };
-    ($g:ident => $value:expr; $($n:literal)*) => {
-        [$({ let $g: usize = $n; $value }),*]
-    };
+/// What sums of quants begin with: their shift times the activations', taken off.
+#[inline(always)]
+fn offset<S: Simd, P: Packed, const M: usize, const N: usize>(
+    total: &mut [[S::I; N]; M],
+    x: &[&Activations; N],
+    of: impl Fn(&Activations) -> i32,
+) {
+    if let Some(shift) = if P::WIDE { S::WIDE_SHIFT } else { P::SHIFT } {
+        for n in 0..N {
+            let start = S::isub(S::isplat(0), S::ishl(S::isplat(of(x[n])), shift));
+            for m in 0..M {
+                total[m][n] = start;
+            }
+        }
+    }
 }
-pub(super) use eight;
 
 /// The word of columns `4 * group ..` of row `row` in `slot`.
 #[inline(always)]
@@ -360,20 +434,17 @@ pub fn bits(columns: u32) -> u32 {
     })
 }
 
-/// Eight groups of five-bit quants: four slots of nibbles, one of fifth bits.
+/// Group `g` of five-bit quants: four slots of nibbles, one of fifth bits.
 #[inline(always)]
-pub fn five_bits<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-    let low = nibbles::<S>(slots);
-    eight!(g => S::or(low[g], bit::<S>(&slots[4], g, 4)))
+pub fn five_bits<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+    S::or(nibbles::<S>(slots, g), bit::<S>(&slots[4], g, 4))
 }
 
-/// Eight groups from four slots of nibbles: low nibbles are groups 0 to 3, high ones 4 to 7.
+/// Group `g` from four slots of nibbles: low nibbles are groups 0 to 3, high ones 4 to 7.
 #[inline(always)]
-pub fn nibbles<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-    eight!(g => {
-        let pair = S::bytes(&slots[g % 4]);
-        S::and(if g < 4 { pair } else { S::shr(pair, 4) }, 15)
-    })
+pub fn nibbles<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+    let pair = S::bytes(&slots[g % 4]);
+    S::and(if g < 4 { pair } else { S::shr(pair, 4) }, 15)
 }
 
 /// Bit `g` of each byte of `slot` moved to bit `to`, everything else zero.

@@ -11,7 +11,7 @@
 //! w[i] = (d * s[i/16]) * q[i] - dmin * m[i/16]
 //! ```
 
-use super::panel::{Packed, Scales, eight, halves, pair, put_pairs, put_u16, sixteen};
+use super::panel::{Packed, Scales, halves, pair, put_pairs, put_u16, sixteen};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -58,8 +58,8 @@ impl Packed for Q2K {
         }
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        eight!(g => pair::<S>(slots, g, 0))
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        pair::<S>(slots, g, 0)
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {

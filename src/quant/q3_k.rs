@@ -12,7 +12,7 @@
 //! w[i] = (d * (s[i/16] - 32)) * (q[i] - 4)
 //! ```
 
-use super::panel::{Packed, Scales, bit, bits, eight, halves, pair, plane, put, put_pairs, put_u16, sixteen};
+use super::panel::{Packed, Scales, bit, bits, halves, pair, plane, put, put_pairs, put_u16, sixteen};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -66,8 +66,8 @@ impl Packed for Q3K {
         }
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        eight!(g => S::or(pair::<S>(slots, g, 0), bit::<S>(&slots[2], g, 2)))
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        S::or(pair::<S>(slots, g, 0), bit::<S>(&slots[2], g, 2))
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {

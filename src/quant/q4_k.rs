@@ -60,8 +60,8 @@ impl Packed for Q4K {
         }
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        nibbles::<S>(slots)
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        nibbles::<S>(slots, g)
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {

@@ -53,8 +53,8 @@ impl Packed for Q5_1 {
         put(&mut high[0], row, bits(word(block, 4)));
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        five_bits::<S>(slots)
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        five_bits::<S>(slots, g)
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], _: usize) -> Scales<S> {

@@ -58,8 +58,8 @@ impl Packed for Q5K {
         }
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        five_bits::<S>(slots)
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        five_bits::<S>(slots, g)
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {

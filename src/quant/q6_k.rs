@@ -11,7 +11,7 @@
 //! w[i] = (d * s[i/16]) * (q[i] - 32)
 //! ```
 
-use super::panel::{Packed, Scales, eight, halves, nibbles, pair, put_nibbles, put_pairs, put_u16, sixteen};
+use super::panel::{Packed, Scales, halves, nibbles, pair, put_nibbles, put_pairs, put_u16, sixteen};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -60,9 +60,8 @@ impl Packed for Q6K {
         }
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        let low = nibbles::<S>(slots);
-        eight!(g => S::or(low[g], pair::<S>(&slots[4..], g, 4)))
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        S::or(nibbles::<S>(slots, g), pair::<S>(&slots[4..], g, 4))
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {

@@ -8,7 +8,7 @@
 //! w[i] = d * q[i]
 //! ```
 
-use super::panel::{Packed, Scales, eight, halves, put, put_u16, word};
+use super::panel::{Packed, Scales, halves, put, put_u16, word};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -46,8 +46,8 @@ impl Packed for Q8_0 {
         }
     }
     #[inline(always)]
-    fn quants<S: Simd>(slots: &[[u8; 64]]) -> [S::B; 8] {
-        eight!(g => S::bytes(&slots[g]))
+    fn quants<S: Simd>(slots: &[[u8; 64]], g: usize) -> S::B {
+        S::bytes(&slots[g])
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], _: usize) -> Scales<S> {

@@ -165,8 +165,9 @@ impl Backend for Naive {
         Ok(Kv { shape, data: vec![0.0; 2 * shape.layers * shape.slots * shape.heads * shape.width] })
     }
 
-    fn read(&self, m: &Mat) -> Result<Vec<f32>> {
-        Ok(m.data[..m.rows * m.cols].to_vec())
+    fn read_into(&self, m: &Mat, out: &mut Vec<f32>) -> Result<()> {
+        out.extend_from_slice(&m.data[..m.rows * m.cols]);
+        Ok(())
     }
 
     fn write(&self, values: &[f32], m: &mut Mat) {

@@ -21,6 +21,10 @@ use std::sync::Mutex;
 
 /// Query heads of a tile of rows, unless one row has more.
 const QUERIES: usize = 48;
+/// As many at least, where tiles are made smaller for all threads to have some: kernels take so many together.
+const FEW: usize = 6;
+/// Bytes of a head's keys and values that several tiles may as well read one after the other: they stay in a core's own cache.
+const NEAR: usize = 256 * 1024;
 /// Blocks of sixteen keys in a page.
 const STRIPS: usize = PAGE / LANES;
 /// As many more that the scratch slots of a tree may touch.
@@ -55,12 +59,13 @@ impl Rooms {
 }
 
 /// What one row sees: positions `lowest..end`, those before `run` in slots of their own numbers, the others in those of
-/// its ancestors.
+/// `ancestors`, node *i* being in slot `base + i`.
 #[derive(Clone, Copy)]
 struct Seen {
     lowest: usize,
     run: usize,
     end: usize,
+    base: usize,
     ancestors: u64,
 }
 
@@ -69,8 +74,13 @@ impl Seen {
         let end = span.position(row) + 1;
         let lowest = window.map_or(0, |window| end.saturating_sub(window));
         match span {
-            Span::Chain { .. } => Self { lowest, run: end, end, ancestors: 0 },
-            Span::Tree { base, ancestors } => Self { lowest, run: base, end, ancestors: ancestors[row] },
+            Span::Chain { base } => Self { lowest, run: end, end, base, ancestors: 0 },
+            // As long as ancestors follow one another from the first node on they are where positions of a chain would be.
+            Span::Tree { base, ancestors } => {
+                let chain = ancestors[row].trailing_ones();
+                let rest = ancestors[row] & u64::MAX.checked_shl(chain).unwrap_or(0);
+                Self { lowest, run: base + chain as usize, end, base, ancestors: rest }
+            }
         }
     }
 
@@ -87,7 +97,7 @@ impl Seen {
 
     /// Positions of ancestors, counted likewise, and their slots.
     fn ancestors_in(&self, block: usize) -> impl Iterator<Item = (usize, usize)> {
-        let (run, all) = (self.run, self.all_in(block));
+        let (run, base, all) = (self.run, self.base, self.all_in(block));
         // Most blocks have none: this is asked of every row in every block.
         let mut left = if run < (block + 1) * PAGE { self.ancestors } else { 0 };
         let nodes = std::iter::from_fn(move || {
@@ -95,7 +105,7 @@ impl Seen {
             left &= left.wrapping_sub(1);
             node
         });
-        let places = nodes.enumerate().map(move |(depth, node)| (run + depth, run + node));
+        let places = nodes.enumerate().map(move |(depth, node)| (run + depth, base + node));
         places.filter_map(move |(position, slot)| {
             let at = position.checked_sub(block * PAGE)?;
             all.contains(&at).then_some((at, slot))
@@ -181,14 +191,17 @@ impl Cpu {
         let last = seen.iter().map(|seen| seen.end.div_ceil(PAGE)).max().unwrap_or(0);
         let call = Call::<T> { isa: self.isa, q, kv, layer, how, seen, group, width, stored: PhantomData };
 
-        let tile = (QUERIES / group).clamp(1, rows.max(1));
+        let Work { team, attention, .. } = &mut *self.work();
+        let Rooms { members, parts } = attention;
+        let enough = |tile: usize| team.threads() == 1 || rows.div_ceil(tile) * heads >= 4 * team.threads();
+        let (large, small) = ((QUERIES / group).clamp(1, rows.max(1)), FEW.div_ceil(group));
+        let near = (last - first) * 2 * kv.page_bytes() <= NEAR;
+        let tile = if !enough(large) && small < large && enough(small) && near { small } else { large };
         let tiles = rows.div_ceil(tile);
         let rows_of = |i: usize| i * tile..rows.min((i + 1) * tile);
         let layout = Layout { rows: tile, group, width };
-        let Work { team, attention, .. } = &mut *self.work();
-        let Rooms { members, parts } = attention;
         let room = |member: usize| members[member].lock().expect("rooms hold plain floats");
-        if team.threads() == 1 || tiles * heads >= 4 * team.threads() {
+        if enough(tile) {
             team.spread(tiles * heads, 1, |member, units| {
                 let Room { queries, scores, part, merged } = &mut *room(member);
                 grow(part, layout.len());

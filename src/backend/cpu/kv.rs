@@ -177,7 +177,9 @@ impl Kv {
     }
 }
 
-/// Calls `f(offset in a row, bytes, offset of lane 0 in a strip)` for every unit of a head: an element, or a scale.
+/// Calls `f(offset in a row, bytes, offset of lane 0 in a strip)` for every unit of a head: an element, or a scale. Inlined for
+/// copies of so many bytes to be single instructions.
+#[inline(always)]
 fn for_units(ty: KvType, width: usize, mut f: impl FnMut(usize, usize, usize)) {
     match ty {
         KvType::F32 => (0..width).for_each(|d| f(4 * d, 4, 4 * LANES * d)),

@@ -15,7 +15,7 @@ pub mod team;
 pub(super) mod weight;
 
 use super::rates::Rates;
-use super::{Activation, Attention, Backend, Description, KvShape, KvType, Product, Rope, Span};
+use super::{Activation, Attention, Backend, Description, KvShape, KvType, Largest, Product, Rope, Span};
 use crate::gguf::TensorView;
 use crate::isa::{Isa, Kernel};
 use crate::quant::panel::{Activations, Quantise, STEP};
@@ -227,8 +227,21 @@ impl Backend for Cpu {
         Kv::new(shape)
     }
 
-    fn read(&self, m: &Mat) -> Result<Vec<f32>> {
-        Ok(m.values().to_vec())
+    fn read_into(&self, m: &Mat, out: &mut Vec<f32>) -> Result<()> {
+        out.extend_from_slice(m.values());
+        Ok(())
+    }
+
+    fn largest(&self, m: &Mat, k: usize) -> Result<Option<Largest>> {
+        if k != 1 {
+            return Ok(None);
+        }
+        let mut tops = vec![None; m.rows];
+        let jobs: Vec<_> = tops.iter_mut().map(Mutex::new).collect();
+        self.per_row(m.rows, m.cols, |row| {
+            **jobs[row].lock().expect("taken once") = self.isa.dispatch(rows::Largest(m.row(row)));
+        });
+        Ok(tops.into_iter().map(|top| top.map(|(column, value)| vec![(column as Token, value)])).collect())
     }
 
     fn write(&self, values: &[f32], m: &mut Mat) {

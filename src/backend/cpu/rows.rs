@@ -30,6 +30,34 @@ impl Kernel for RmsNorm<'_> {
     }
 }
 
+/// The first column of the largest value, and that value; nothing of a row with NaN or +inf, or that is all -inf.
+pub struct Largest<'a>(pub &'a [f32]);
+
+impl Kernel for Largest<'_> {
+    type Output = Option<(usize, f32)>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Option<(usize, f32)> {
+        // Plain code that compilers make vectors of: NaN is told by a comparison.
+        let (chunks, rest) = self.0.as_chunks::<64>();
+        let mut lanes = [f32::NEG_INFINITY; 64];
+        let mut sane = [true; 64];
+        for chunk in chunks {
+            for ((lane, sane), &x) in lanes.iter_mut().zip(&mut sane).zip(chunk) {
+                *sane &= x < f32::INFINITY;
+                *lane = if x > *lane { x } else { *lane };
+            }
+        }
+        let top = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |top, &x| if x > top { x } else { top });
+        if top == f32::NEG_INFINITY || sane.contains(&false) || !rest.iter().all(|&x| x < f32::INFINITY) {
+            return None;
+        }
+        let chunk = chunks.iter().position(|chunk| chunk.iter().fold(false, |found, &x| found | (x == top)));
+        let start = chunk.map_or(64 * chunks.len(), |chunk| 64 * chunk);
+        Some((start + self.0[start..].iter().position(|&x| x == top)?, top))
+    }
+}
+
 /// `gate = activation(gate) * up`.
 pub struct Glu<'a> {
     pub gate: &'a mut [f32],

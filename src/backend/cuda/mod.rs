@@ -240,10 +240,10 @@ impl Backend for Cuda {
         Kv::new(self.driver(), shape)
     }
 
-    fn read(&self, m: &Mat) -> Result<Vec<f32>> {
-        let mut values = vec![0.0; m.len()];
-        self.driver().copy_out(&m.memory, 0, &mut values)?;
-        Ok(values)
+    fn read_into(&self, m: &Mat, out: &mut Vec<f32>) -> Result<()> {
+        let start = out.len();
+        out.resize(start + m.len(), 0.0);
+        self.driver().copy_out(&m.memory, 0, &mut out[start..])
     }
 
     fn largest(&self, m: &Mat, k: usize) -> Result<Option<Largest>> {

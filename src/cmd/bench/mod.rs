@@ -167,7 +167,8 @@ impl<B: Backend> Bench<'_, B> {
     fn decode(&mut self, n: usize) -> Result<()> {
         for _ in 0..n {
             let tree = DraftTree::new(self.token(self.state.len()), 1);
-            self.model.forward(&mut self.state, Input::Tree(&tree), Rows::All)?;
+            let logits = self.model.forward(&mut self.state, Input::Tree(&tree), Rows::All)?;
+            self.state.reuse(logits);
             self.state.commit(&[0])?;
         }
         Ok(())
@@ -185,7 +186,8 @@ impl<B: Backend> Bench<'_, B> {
     /// One pass over a tree of `rows` nodes, none of which is kept.
     fn verify(&mut self, rows: usize) -> Result<()> {
         let tree = self.tree(rows);
-        self.model.forward(&mut self.state, Input::Tree(&tree), Rows::All)?;
+        let logits = self.model.forward(&mut self.state, Input::Tree(&tree), Rows::All)?;
+        self.state.reuse(logits);
         Ok(())
     }
 

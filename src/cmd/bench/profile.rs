@@ -100,6 +100,7 @@ impl<B: Backend> Bench<'_, Timed<B>> {
         let ops = self.model.backend().take();
         let greedy = time(|| choose(greedy, &logits, rows))?;
         self.state.truncate(WIDTH_DEPTH);
+        self.state.reuse(logits);
         Ok(Step { whole, ops, pick, greedy })
     }
 }
