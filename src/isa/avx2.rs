@@ -73,7 +73,7 @@ impl Simd for Avx2 {
 
     const WIDE_SHIFT: Option<u32> = None;
     const SUMS: usize = 4;
-    const TILE: (usize, usize) = (1, 4);
+    const TILE: (usize, usize) = (1, 6);
 
     #[inline(always)]
     fn splat(x: f32) -> Self::F {

@@ -10,9 +10,12 @@
 //! group g = columns 4g .. 4g + 4 of a step
 //! ```
 //!
-//! Scales of a block are structures of arrays over the sixteen rows. The kernel unpacks a step once for all rows of the
-//! batch; every output has one accumulator that takes its steps in order, whatever the batch or the split over threads
-//! (law 1). Sums of a step are exact in int32, so instruction sets agree to the bit as well.
+//! Scales of a block are structures of arrays over the sixteen rows. The kernel takes a *tile* at a time, as many rows of the
+//! batch and panels as registers have sums for, and unpacks a step once for all of it; every output has one accumulator that
+//! takes its steps in order, whatever the batch or the split over threads (law 1). Sums of a step are exact in int32, so
+//! instruction sets agree to the bit as well.
+
+#![allow(clippy::needless_range_loop)] // one index into several arrays of registers
 
 use super::{Dot, Format, Input, Out};
 use crate::isa::{Isa, Kernel, Simd, load_part};
@@ -173,12 +176,13 @@ pub fn dot<P: Packed>(isa: Isa, call: Dot<'_>) {
     isa.dispatch(Panels::<P>(call, PhantomData));
 }
 
-/// Calls a function made for so many rows, one to six; those that an instruction set has no tiles of are left out.
+/// Calls a function made for so many rows, one to six, of which there are three at least where two panels go together; those
+/// that an instruction set has no tiles of are left out.
 macro_rules! by_rows {
     ($rows:expr, $function:ident::<S, P, M>($($argument:expr),*)) => {
         match $rows {
-            1 => $function::<S, P, M, 1>($($argument),*),
-            2 => $function::<S, P, M, 2>($($argument),*),
+            1 if M == 1 => $function::<S, P, M, 1>($($argument),*),
+            2 if M == 1 => $function::<S, P, M, 2>($($argument),*),
             3 => $function::<S, P, M, 3>($($argument),*),
             4 => $function::<S, P, M, 4>($($argument),*),
             5 if S::TILE.1 >= 5 => $function::<S, P, M, 5>($($argument),*),
@@ -200,7 +204,8 @@ impl<P: Packed> Kernel for Panels<'_, P> {
         let size = bytes::<P>(cols);
         let mut panels = panels;
         while !panels.is_empty() {
-            let together = S::TILE.0.min(panels.len() / size);
+            // Few rows wait for memory, and a core reads one stream faster than two.
+            let together = if out.rows() <= S::TILE.1 { 1 } else { S::TILE.0.min(panels.len() / size) };
             match together {
                 2 => group::<S, P, 2>(panels, cols, x, &mut out),
                 _ => group::<S, P, 1>(panels, cols, x, &mut out),
