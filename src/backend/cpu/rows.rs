@@ -183,3 +183,34 @@ impl Kernel for Rotate<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+
+    #[test]
+    fn the_largest_is_the_first_of_its_value_and_odd_rows_have_none() {
+        for len in [1, 5, 63, 64, 65, 127, 200, 1000] {
+            let row: Vec<f32> = (0..len).map(|i| ((i * 37 + 11) % 23) as f32 - 40.0).collect();
+            let first = (0..len).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+            for isa in Isa::available() {
+                let largest = |row: &[f32]| isa.dispatch(Largest(row));
+                assert_eq!(largest(&row), Some((first, row[first])), "{len} on {}", isa.name());
+                assert_eq!(largest(&vec![f32::NEG_INFINITY; len]), None);
+                for at in [0, len / 2, len - 1] {
+                    let with = |x: f32| {
+                        let mut row = row.clone();
+                        row[at] = x;
+                        row
+                    };
+                    assert_eq!(largest(&with(7.5)), Some((at, 7.5)));
+                    assert_eq!((largest(&with(f32::NAN)), largest(&with(f32::INFINITY))), (None, None));
+                    if len > 1 {
+                        assert!(largest(&with(f32::NEG_INFINITY)).is_some());
+                    }
+                }
+            }
+        }
+    }
+}
