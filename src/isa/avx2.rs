@@ -73,7 +73,7 @@ impl Simd for Avx2 {
 
     const WIDE_SHIFT: Option<u32> = None;
     const SUMS: usize = 4;
-    const TILE: (usize, usize) = (1, 6);
+    const TILES: [usize; 2] = [6, 0];
 
     #[inline(always)]
     fn splat(x: f32) -> Self::F {

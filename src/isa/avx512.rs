@@ -31,7 +31,7 @@ impl Simd for Avx512 {
 
     const WIDE_SHIFT: Option<u32> = Some(7);
     const SUMS: usize = 16;
-    const TILE: (usize, usize) = (2, 6);
+    const TILES: [usize; 2] = [8, 6];
 
     #[inline(always)]
     fn splat(x: f32) -> Self::F {

@@ -118,8 +118,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     const WIDE_SHIFT: Option<u32>;
     /// Sums that fit into the registers, beside what a kernel reads.
     const SUMS: usize;
-    /// Panels of weights (one or two) and rows (at most six) whose sums of a product fit into the registers.
-    const TILE: (usize, usize);
+    /// Rows, at most eight, whose sums of a product fit into the registers beside one panel of weights, and beside two of them,
+    /// if two pay at all.
+    const TILES: [usize; 2];
 
     /// All lanes `x`.
     fn splat(x: f32) -> Self::F;

@@ -22,7 +22,7 @@ impl Simd for Scalar {
 
     const WIDE_SHIFT: Option<u32> = None;
     const SUMS: usize = 6;
-    const TILE: (usize, usize) = (1, 4);
+    const TILES: [usize; 2] = [4, 0];
 
     #[inline(always)]
     fn splat(x: f32) -> Self::F {

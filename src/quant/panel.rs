@@ -176,17 +176,19 @@ pub fn dot<P: Packed>(isa: Isa, call: Dot<'_>) {
     isa.dispatch(Panels::<P>(call, PhantomData));
 }
 
-/// Calls a function made for so many rows, one to six, of which there are three at least where two panels go together; those
-/// that an instruction set has no tiles of are left out.
+/// Calls a function made for so many rows, of which there are some at least where two panels go together; those that an
+/// instruction set has no tiles of are left out.
 macro_rules! by_rows {
     ($rows:expr, $function:ident::<S, P, M>($($argument:expr),*)) => {
         match $rows {
             1 if M == 1 => $function::<S, P, M, 1>($($argument),*),
             2 if M == 1 => $function::<S, P, M, 2>($($argument),*),
-            3 => $function::<S, P, M, 3>($($argument),*),
+            3 if M == 1 => $function::<S, P, M, 3>($($argument),*),
             4 => $function::<S, P, M, 4>($($argument),*),
-            5 if S::TILE.1 >= 5 => $function::<S, P, M, 5>($($argument),*),
-            6 if S::TILE.1 >= 6 => $function::<S, P, M, 6>($($argument),*),
+            5 if S::TILES[M - 1] >= 5 => $function::<S, P, M, 5>($($argument),*),
+            6 if S::TILES[M - 1] >= 6 => $function::<S, P, M, 6>($($argument),*),
+            7 if S::TILES[M - 1] >= 7 => $function::<S, P, M, 7>($($argument),*),
+            8 if S::TILES[M - 1] >= 8 => $function::<S, P, M, 8>($($argument),*),
             _ => unreachable!("a tile has that many rows"),
         }
     };
@@ -205,7 +207,7 @@ impl<P: Packed> Kernel for Panels<'_, P> {
         let mut panels = panels;
         while !panels.is_empty() {
             // Few rows wait for memory, and a core reads one stream faster than two.
-            let together = if out.rows() <= S::TILE.1 { 1 } else { S::TILE.0.min(panels.len() / size) };
+            let together = if S::TILES[1] == 0 || out.rows() <= S::TILES[0] || panels.len() == size { 1 } else { 2 };
             match together {
                 2 => group::<S, P, 2>(panels, cols, x, &mut out),
                 _ => group::<S, P, 1>(panels, cols, x, &mut out),
@@ -223,7 +225,7 @@ impl<P: Packed> Kernel for Panels<'_, P> {
 fn group<S: Simd, P: Packed, const M: usize>(panels: &[u8], cols: usize, x: &[Activations], out: &mut Out<'_>) {
     let (steps, size, rows) = (cols / STEP, bytes::<P>(cols), out.rows());
     let parts: Parts<'_, M> = std::array::from_fn(|m| panels[m * size..][..size].split_at(quant_bytes::<P>(cols)));
-    let mut tiles = rows.div_ceil(S::TILE.1);
+    let mut tiles = rows.div_ceil(S::TILES[M - 1]);
     let lines = (M * size / 64).div_ceil((tiles * steps).max(1));
     let mut ahead = Ahead { at: panels.as_ptr().wrapping_add(M * size), lines };
     let mut first = 0;
