@@ -21,7 +21,7 @@ use std::sync::Mutex;
 
 /// Query heads of a tile of rows, unless one row has more.
 const QUERIES: usize = 48;
-/// As many at least, where tiles are made smaller for all threads to have some: kernels take so many together.
+/// As many, or those of one row, where tiles are made smaller for all threads to have some: kernels take so many together.
 const FEW: usize = 6;
 /// Bytes of a head's keys and values that several tiles may as well read one after the other: they stay in a core's own cache.
 const NEAR: usize = 256 * 1024;
@@ -193,15 +193,20 @@ impl Cpu {
 
         let Work { team, attention, .. } = &mut *self.work();
         let Rooms { members, parts } = attention;
-        let enough = |tile: usize| team.threads() == 1 || rows.div_ceil(tile) * heads >= 4 * team.threads();
+        let threads = team.threads();
+        let units = |tile: usize| rows.div_ceil(tile) * heads;
+        // So many that no one waits long for the last; of small ones as many for each will do.
+        let plenty = |tile: usize| threads == 1 || units(tile) >= 4 * threads;
+        let even = |tile: usize| plenty(tile) || units(tile).is_multiple_of(threads);
         let (large, small) = ((QUERIES / group).clamp(1, rows.max(1)), FEW.div_ceil(group));
         let near = (last - first) * 2 * kv.page_bytes() <= NEAR;
-        let tile = if !enough(large) && small < large && enough(small) && near { small } else { large };
+        let smaller = [small, 1].into_iter().find(|&tile| !plenty(large) && near && tile < large && even(tile));
+        let tile = smaller.unwrap_or(large);
         let tiles = rows.div_ceil(tile);
         let rows_of = |i: usize| i * tile..rows.min((i + 1) * tile);
         let layout = Layout { rows: tile, group, width };
         let room = |member: usize| members[member].lock().expect("rooms hold plain floats");
-        if enough(tile) {
+        if smaller.is_some() || plenty(large) {
             team.spread(tiles * heads, 1, |member, units| {
                 let Room { queries, scores, part, merged } = &mut *room(member);
                 grow(part, layout.len());
