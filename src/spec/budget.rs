@@ -18,6 +18,9 @@ use std::time::Duration;
 const MEMORY: f64 = 24.0;
 /// Samples of a width's cost that are kept; their median counts, so that one slow pass does no harm.
 const SAMPLES: usize = 5;
+/// Rounds after which the cost of a width is no longer known. Machines change their speed: a width that was measured while all
+/// was slow looks too dear when it is fast again, and would never be tried.
+const FRESH: u64 = 64;
 /// What a further row is taken to add to a pass at least, in units of a pass of one row, until it is measured: little, for
 /// what looks too dear is never tried. Where rows are known to add more, half of that.
 const HOPE: f64 = 0.04;
@@ -64,8 +67,9 @@ impl Nodes {
 #[derive(Clone, Debug)]
 pub struct Budget {
     nodes: Nodes,
-    /// Seconds of a pass, by rows - 1, the latest last.
-    passes: Vec<Vec<f64>>,
+    /// Seconds of a pass, by rows - 1, the latest last, and the round of the latest.
+    passes: Vec<(Vec<f64>, u64)>,
+    rounds: u64,
     /// Rows and seconds of a pass over much of a prompt: what wide ones are taken to cost until they are measured.
     wide: Option<(usize, f64)>,
     /// Seconds of a round beside drafting and the pass.
@@ -177,7 +181,8 @@ impl Budget {
         let pause = REST.0;
         Budget {
             nodes,
-            passes: vec![vec![]; DraftTree::MAX],
+            passes: vec![(vec![], 0); DraftTree::MAX],
+            rounds: 0,
             wide: None,
             rest: Mean::default(),
             drafters: vec![Record { pause, ..Record::default() }; drafters],
@@ -216,10 +221,15 @@ impl Budget {
         }
     }
 
+    /// Whether what passes over `rows` rows took still holds. That of one row is what all others are compared with.
+    fn is_fresh(&self, rows: usize) -> bool {
+        rows == 1 || self.rounds - self.passes[rows - 1].1 <= FRESH
+    }
+
     /// Seconds of a pass over `rows` rows: measured, or between and beyond what was measured.
     fn pass(&self, rows: usize) -> f64 {
         let measured = |rows: usize| {
-            let mut samples = self.passes[rows - 1].clone();
+            let mut samples = if self.is_fresh(rows) { self.passes[rows - 1].0.clone() } else { vec![] };
             samples.sort_by(f64::total_cmp);
             let prompt = || self.wide.filter(|&(known, _)| known == rows).map(|(_, seconds)| seconds);
             samples.get(samples.len() / 2).copied().or_else(prompt)
@@ -290,7 +300,7 @@ impl Budget {
         if !self.is_auto() {
             return Turn::Guess;
         }
-        if self.passes[0].is_empty() {
+        if self.passes[0].0.is_empty() {
             return Turn::Rest;
         }
         if self.drafters[drafter].steps.value == 0.0 {
@@ -392,7 +402,7 @@ impl Budget {
         // A child is never likelier than its parent; among equals the parent has the lower number.
         order.sort_by(|&a, &b| chances[b].total_cmp(&chances[a]).then(a.cmp(&b)));
         // No leaps: a pass is at most four times as wide as the widest so far, for what lies beyond is guesswork.
-        let widest = self.passes.iter().rposition(|samples| !samples.is_empty()).map_or(0, |i| i + 1);
+        let widest = self.passes.iter().rposition(|(samples, _)| !samples.is_empty()).map_or(0, |i| i + 1);
         order.truncate(most.min(match widest {
             0 => 0,
             rows => 4 * rows - 1,
@@ -457,7 +467,13 @@ impl Budget {
                 record.catch_up.add(effort.caught_up / effort.behind as f64);
             }
         }
-        let samples = &mut self.passes[draft.tree().nodes().len() - 1];
+        let rows = draft.tree().nodes().len();
+        self.rounds += 1;
+        if !self.is_fresh(rows) {
+            self.passes[rows - 1].0.clear();
+        }
+        let (samples, latest) = &mut self.passes[rows - 1];
+        *latest = self.rounds;
         samples.push(times.verify.as_secs_f64());
         if samples.len() > SAMPLES {
             samples.remove(0);
