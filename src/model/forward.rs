@@ -105,7 +105,6 @@ impl<B: Backend> Model<B> {
                 return Ok(Some(Logits::Few(few)));
             }
             let mut all = std::mem::take(&mut state.room);
-            all.clear();
             self.backend.read_into(&state.acts.logits, &mut all)?;
             return Ok(Some(Logits::All(all)));
         }
@@ -184,7 +183,6 @@ impl<B: Backend> Model<B> {
     fn logits(&self, state: &mut State<B>, wanted: Range<usize>) -> Result<Vec<f32>> {
         let wanted: Vec<usize> = wanted.collect();
         let mut all = std::mem::take(&mut state.room);
-        all.clear();
         all.reserve(wanted.len() * self.config.vocab);
         for rows in wanted.chunks(HEAD_ROWS) {
             self.head_of(state, rows);

@@ -27,7 +27,7 @@ pub struct State<B: Backend> {
     pub(super) rope: Rope,
     pub(super) local_rope: Rope,
     pub(super) acts: Activations<B>,
-    /// Where logits go: see [`State::reuse`].
+    /// Where logits go, empty: see [`State::reuse`].
     pub(super) room: Vec<f32>,
 }
 
@@ -96,7 +96,8 @@ impl<B: Backend> State<B> {
     }
 
     /// Takes logits of an earlier pass back as room for the next: large memory that is fresh costs more than the copy.
-    pub fn reuse(&mut self, logits: Vec<f32>) {
+    pub fn reuse(&mut self, mut logits: Vec<f32>) {
+        logits.clear();
         self.room = logits;
     }
 

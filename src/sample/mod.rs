@@ -28,6 +28,8 @@ mod params;
 mod penalty;
 mod survey;
 
+pub(crate) use survey::largest;
+
 pub use noise::{Noise, Purpose, derive_seed, gumbel, random_seed};
 pub use params::{LogitBias, SampleParams, parse_bias};
 

@@ -26,12 +26,10 @@ impl Survey {
             self.maxima.push(max);
             sane &= block_sane;
         }
-        match logits.iter().position(|x| !is_sane(*x)) {
-            Some(token) if !sane => {
-                bail!("logits: found {} for token {token}, supported finite numbers and -inf", logits[token])
-            }
-            _ => Ok(()),
+        if !sane && let Some(token) = logits.iter().position(|x| !is_sane(*x)) {
+            bail!("logits: found {} for token {token}, supported finite numbers and -inf", logits[token]);
         }
+        Ok(())
     }
 
     /// The largest logit, -inf when everything is masked.
@@ -78,6 +76,13 @@ impl Survey {
             kept.sort_unstable_by(by_logit);
         }
     }
+}
+
+/// The lowest id with the largest logit, and that; nothing where one is NaN or +inf, or all are -inf.
+pub fn largest(logits: &[f32]) -> Option<(Token, f32)> {
+    let mut survey = Survey::default();
+    survey.take(logits).ok()?;
+    survey.arg_max(logits).map(|top| (top.token, top.logit)).filter(|&(_, logit)| logit > f32::NEG_INFINITY)
 }
 
 fn is_sane(x: f32) -> bool {
@@ -159,6 +164,28 @@ mod tests {
                     logits[at..].fill(bad);
                     let error = Survey::default().take(&logits).unwrap_err().to_string();
                     assert!(error.starts_with(&format!("logits: found {bad} for token {at},")), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_is_the_first_of_its_value_and_odd_rows_have_none() {
+        for len in [1, 5, 63, 64, 65, 127, 200, 1000] {
+            let row: Vec<f32> = (0..len).map(|i| ((i * 37 + 11) % 23) as f32 - 40.0).collect();
+            let first = (0..len).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+            assert_eq!(largest(&row), Some((first as Token, row[first])), "{len}");
+            assert_eq!(largest(&vec![f32::NEG_INFINITY; len]), None);
+            for at in [0, len / 2, len - 1] {
+                let with = |x: f32| {
+                    let mut row = row.clone();
+                    row[at] = x;
+                    row
+                };
+                assert_eq!(largest(&with(7.5)), Some((at as Token, 7.5)));
+                assert_eq!((largest(&with(f32::NAN)), largest(&with(f32::INFINITY))), (None, None));
+                if len > 1 {
+                    assert!(largest(&with(f32::NEG_INFINITY)).is_some());
                 }
             }
         }

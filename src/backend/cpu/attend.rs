@@ -77,9 +77,9 @@ impl Seen {
             Span::Chain { base } => Self { lowest, run: end, end, base, ancestors: 0 },
             // As long as ancestors follow one another from the first node on they are where positions of a chain would be.
             Span::Tree { base, ancestors } => {
-                let chain = ancestors[row].trailing_ones();
-                let rest = ancestors[row] & u64::MAX.checked_shl(chain).unwrap_or(0);
-                Self { lowest, run: base + chain as usize, end, base, ancestors: rest }
+                let all = ancestors[row];
+                let run = base + all.trailing_ones() as usize;
+                Self { lowest, run, end, base, ancestors: all & all.wrapping_add(1) }
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::gguf::TensorView;
 use crate::isa::{Isa, Kernel};
 use crate::quant::panel::{Activations, Quantise, STEP};
 use crate::quant::{Dot, Input, Out, ROWS};
+use crate::sample;
 use crate::tree::Token;
 use anyhow::{Context, Result};
 use attend::Rooms;
@@ -239,9 +240,9 @@ impl Backend for Cpu {
         let mut tops = vec![None; m.rows];
         let jobs: Vec<_> = tops.iter_mut().map(Mutex::new).collect();
         self.per_row(m.rows, m.cols, |row| {
-            **jobs[row].lock().expect("taken once") = self.isa.dispatch(rows::Largest(m.row(row)));
+            **jobs[row].lock().expect("taken once") = sample::largest(m.row(row));
         });
-        Ok(tops.into_iter().map(|top| top.map(|(column, value)| vec![(column as Token, value)])).collect())
+        Ok(tops.into_iter().map(|top| Some(vec![top?])).collect())
     }
 
     fn write(&self, values: &[f32], m: &mut Mat) {

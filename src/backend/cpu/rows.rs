@@ -30,34 +30,6 @@ impl Kernel for RmsNorm<'_> {
     }
 }
 
-/// The first column of the largest value, and that value; nothing of a row with NaN or +inf, or that is all -inf.
-pub struct Largest<'a>(pub &'a [f32]);
-
-impl Kernel for Largest<'_> {
-    type Output = Option<(usize, f32)>;
-
-    #[inline(always)]
-    fn run<S: Simd>(self) -> Option<(usize, f32)> {
-        // Plain code that compilers make vectors of: NaN is told by a comparison.
-        let (chunks, rest) = self.0.as_chunks::<64>();
-        let mut lanes = [f32::NEG_INFINITY; 64];
-        let mut sane = [true; 64];
-        for chunk in chunks {
-            for ((lane, sane), &x) in lanes.iter_mut().zip(&mut sane).zip(chunk) {
-                *sane &= x < f32::INFINITY;
-                *lane = if x > *lane { x } else { *lane };
-            }
-        }
-        let top = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |top, &x| if x > top { x } else { top });
-        if top == f32::NEG_INFINITY || sane.contains(&false) || !rest.iter().all(|&x| x < f32::INFINITY) {
-            return None;
-        }
-        let chunk = chunks.iter().position(|chunk| chunk.iter().fold(false, |found, &x| found | (x == top)));
-        let start = chunk.map_or(64 * chunks.len(), |chunk| 64 * chunk);
-        Some((start + self.0[start..].iter().position(|&x| x == top)?, top))
-    }
-}
-
 /// `gate = activation(gate) * up`.
 pub struct Glu<'a> {
     pub gate: &'a mut [f32],
@@ -177,37 +149,6 @@ impl Kernel for Rotate<'_> {
                     for (pair, (&cos, &sin)) in pairs.iter_mut().zip(self.cos.iter().zip(self.sin)) {
                         let [x, y] = *pair;
                         *pair = [x * cos - y * sin, x * sin + y * cos];
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::isa::Isa;
-
-    #[test]
-    fn the_largest_is_the_first_of_its_value_and_odd_rows_have_none() {
-        for len in [1, 5, 63, 64, 65, 127, 200, 1000] {
-            let row: Vec<f32> = (0..len).map(|i| ((i * 37 + 11) % 23) as f32 - 40.0).collect();
-            let first = (0..len).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
-            for isa in Isa::available() {
-                let largest = |row: &[f32]| isa.dispatch(Largest(row));
-                assert_eq!(largest(&row), Some((first, row[first])), "{len} on {}", isa.name());
-                assert_eq!(largest(&vec![f32::NEG_INFINITY; len]), None);
-                for at in [0, len / 2, len - 1] {
-                    let with = |x: f32| {
-                        let mut row = row.clone();
-                        row[at] = x;
-                        row
-                    };
-                    assert_eq!(largest(&with(7.5)), Some((at, 7.5)));
-                    assert_eq!((largest(&with(f32::NAN)), largest(&with(f32::INFINITY))), (None, None));
-                    if len > 1 {
-                        assert!(largest(&with(f32::NEG_INFINITY)).is_some());
                     }
                 }
             }
