@@ -122,8 +122,8 @@ class Sidecar:
         self.parts.append((name, tensor.shape, Type.F32, tensor.floats, tensor))
 
     def values(self, name, values):
-        """Adds numbers that are at hand, in F32 or, if they are whole, I64."""
-        kind = Type.I64 if values.dtype.kind == "i" else Type.F32
+        """Adds numbers that are at hand, in F32 or, if they are whole, I32."""
+        kind = Type.I32 if values.dtype.kind == "i" else Type.F32
         self.parts.append((name, values.shape, kind, lambda: values, None))
 
     def reduced(self, ids):
@@ -158,8 +158,8 @@ class Sidecar:
 
 def packed(values, kind, tensor):
     """Values in the bytes of a type."""
-    if kind == Type.I64:
-        return values
+    if kind == Type.I32:
+        return values.astype("<i4")
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         data = gguf.quants.quantize(np.ascontiguousarray(values, np.float32), kind)
     if kind != Type.F32 and np.abs(values).max(initial=0) > 65504:

@@ -201,6 +201,19 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn dot_wide(acc: Self::I, w: Self::B, x: i32) -> Self::I;
 }
 
+/// Asks for the cache line at `at`, which need not exist, as far as the second-level cache.
+#[inline(always)]
+pub fn prefetch_near(at: *const u8) {
+    // SAFETY: a hint that reads nothing, which every x86-64 has.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(at.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Up to sixteen values, the rest zero.
 #[inline(always)]
 pub fn load_part<S: Simd>(x: &[f32]) -> S::F {

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)] // disjoint parts of one result, written by several threads
 
+mod ahead;
 mod attend;
 mod kv;
 mod math;
@@ -22,6 +23,7 @@ use crate::quant::panel::{Activations, Quantise, STEP};
 use crate::quant::{Dot, Input, Out, ROWS};
 use crate::sample;
 use crate::tree::Token;
+use ahead::Order;
 use anyhow::{Context, Result};
 use attend::Rooms;
 use std::ops::Range;
@@ -103,6 +105,7 @@ struct Work {
     activations: Vec<Activations>,
     attention: Rooms,
     angles: Vec<Angles>,
+    order: Order,
 }
 
 /// Cosines and sines of one batch, kept because every layer asks for the same.
@@ -134,6 +137,7 @@ impl Cpu {
             activations: Vec::new(),
             attention: Rooms::new(threads),
             angles: Vec::new(),
+            order: Order::default(),
         };
         Ok(Self { isa, exact: false, arena: Mutex::default(), pool, work: Mutex::new(work) })
     }
@@ -283,7 +287,7 @@ impl Backend for Cpu {
     fn linear(&self, x: &Mat, products: &mut [Product<'_, Self>]) {
         let (rows, cols) = (x.rows, x.cols);
         let blocks = cols.div_ceil(STEP);
-        let Work { team, activations, .. } = &mut *self.work();
+        let Work { team, activations, order, .. } = &mut *self.work();
         if products.iter().any(|p| p.weight.format.int8) {
             if activations.len() < rows * blocks {
                 activations.resize(rows * blocks, Activations::default());
@@ -314,11 +318,12 @@ impl Backend for Cpu {
         let outs: Vec<SharedRows> = products.iter_mut().map(|p| p.out.shared()).collect();
         let products = &*products;
         let activations = &*activations;
+        let soon = order.note(products, panels, team.threads());
         // A run of panels is worth the call.
         let grain = products.first().map_or(1, |p| RUN.div_ceil((p.weight.format.panel_bytes)(cols).max(1)));
         for first in (0..rows).step_by(TILE) {
             let tile = first..rows.min(first + TILE);
-            team.spread(panels, grain, |_, units| {
+            team.spread_before(panels, grain, soon, |_, units| {
                 let mut start = 0;
                 for ((p, out), &end) in products.iter().zip(&outs).zip(&ends) {
                     let mine = units.start.max(start)..units.end.min(end);

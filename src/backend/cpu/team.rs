@@ -8,6 +8,7 @@
 //! Nobody waits for a member that has not begun: on a busy machine a worker may get its core only when the others have
 //! done everything, and then it finds the gate closed.
 
+use super::ahead::Soon;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +22,13 @@ const SPINS: u32 = 4_000;
 /// Rounds of spinning before the leader lets others run while it waits: a worker may be waiting for its core.
 const LEADER_SPINS: u32 = 1_000;
 
-type Job<'a> = &'a (dyn Fn(usize) + Sync);
+/// What is to be done, and what each member will read after it, who brings it near while it waits; of nobody to leave that
+/// as it is.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    run: &'a (dyn Fn(usize) + Sync),
+    soon: &'a [Soon],
+}
 
 /// Bits of [`Shared::gate`]: workers within, whether it is closed, and the number of the job.
 const INSIDE: u64 = (1 << 31) - 1;
@@ -45,7 +52,9 @@ unsafe impl Sync for Shared {}
 // SAFETY: the job is a reference to something `Sync`.
 unsafe impl Send for Shared {}
 
-/// Units that one member begins with: the first that is left in the upper half, the end in the lower.
+/// Units that one member begins with: the first that is left in the upper half, the end in the lower. On cache lines of its
+/// own (two, for they are fetched in pairs): members take from their shares all the time.
+#[repr(align(128))]
 struct Share(AtomicU64);
 
 impl Share {
@@ -88,6 +97,8 @@ pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     handles: Vec<Thread>,
+    /// What the caller will read.
+    soon: Soon,
 }
 
 impl Team {
@@ -101,7 +112,7 @@ impl Team {
             panicked: AtomicBool::new(false),
             quit: AtomicBool::new(false),
         });
-        let mut team = Self { shared, workers: Vec::new(), handles: Vec::new() };
+        let mut team = Self { shared, workers: Vec::new(), handles: Vec::new(), soon: Soon::default() };
         for worker in 0..workers {
             let shared = team.shared.clone();
             let name = format!("foretoken-{}", worker + 1);
@@ -120,13 +131,18 @@ impl Team {
     /// Runs `f` over `0..units` in runs of at least `grain`, as far as there are so many, spread over the members. `f` also
     /// gets the member's number, the caller's being 0. `&mut` because there is one job at a time.
     pub fn spread(&mut self, units: usize, grain: usize, f: impl Fn(usize, Range<usize>) + Sync) {
+        self.spread_before(units, grain, &[], f);
+    }
+
+    /// As [`Team::spread`], also telling each member what it will read `soon`; of nobody to leave that as it is.
+    pub fn spread_before(&mut self, units: usize, grain: usize, soon: &[Soon], f: impl Fn(usize, Range<usize>) + Sync) {
         if units <= grain || self.workers.is_empty() {
             return f(0, 0..units);
         }
         let members = self.threads();
         let of = |member: usize| Share::new(units * member / members..units * (member + 1) / members);
         let shares: Vec<Share> = (0..members).map(of).collect();
-        self.run(&|member| {
+        let run = |member: usize| {
             while let Some(range) = shares[member].take(grain) {
                 f(member, range);
             }
@@ -135,7 +151,8 @@ impl Team {
                     f(member, range);
                 }
             }
-        });
+        };
+        self.run(Job { run: &run, soon });
     }
 
     /// Runs `job` on the caller and on every worker that comes before the caller is done with its own run.
@@ -152,14 +169,19 @@ impl Team {
                 thread.unpark();
             }
         }
-        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let own = catch_unwind(AssertUnwindSafe(|| (job.run)(0)));
         shared.gate.fetch_or(CLOSED, AcqRel);
+        self.soon = job.soon.first().copied().unwrap_or(self.soon);
         let mut spins = 0u32;
         while shared.gate.load(Acquire) & INSIDE != 0 {
+            if self.soon.ask() {
+                continue;
+            }
             spins += 1;
             if spins > LEADER_SPINS { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
-        let panicked = shared.panicked.swap(false, Relaxed);
+        // Most often it is not, and then nothing is written to what the workers look at.
+        let panicked = shared.panicked.load(Relaxed) && shared.panicked.swap(false, Relaxed);
         if let Err(panic) = own {
             std::panic::resume_unwind(panic);
         }
@@ -184,9 +206,14 @@ impl Drop for Team {
 fn work(shared: &Shared, worker: usize) {
     let number = |gate: u64| gate / JOB;
     let mut seen = 0;
+    // What this member will read, and what the leader will, who is busy between jobs.
+    let mut soon = [Soon::default(); 2];
     loop {
         let mut spins = 0;
         while number(shared.gate.load(Acquire)) == seen {
+            if soon.iter_mut().any(Soon::ask) {
+                continue;
+            }
             spins += 1;
             if spins < SPINS {
                 std::hint::spin_loop();
@@ -217,7 +244,10 @@ fn work(shared: &Shared, worker: usize) {
                 Ok(_) => {
                     // SAFETY: inside: the leader has written the job before it opened the gate and waits for this one.
                     let job = unsafe { *shared.job.get() }.expect("a job comes with its number");
-                    if catch_unwind(AssertUnwindSafe(|| job(worker + 1))).is_err() {
+                    if let Some(&mine) = job.soon.get(worker + 1) {
+                        soon = [mine, if worker == 0 { job.soon[0] } else { Soon::default() }];
+                    }
+                    if catch_unwind(AssertUnwindSafe(|| (job.run)(worker + 1))).is_err() {
                         shared.panicked.store(true, Relaxed);
                     }
                     shared.gate.fetch_sub(1, Release);
