@@ -29,7 +29,7 @@ import sys
 import time
 
 from heads.features import Features, windows
-from heads.sidecar import TYPES, Sidecar, Target, run
+from heads.sidecar import TYPES, Head, Sidecar, Target, run
 from heads.tensor import Refused, Tensor, note, say
 
 import numpy as np  # after heads, which says so if it is missing
@@ -223,6 +223,10 @@ def rounded(x, kind):
     return x + jax.lax.stop_gradient(back.reshape(x.shape) - x)
 
 
+def is_output(name):
+    return name.endswith("output.weight") and "attn" not in name
+
+
 class Trainer:
     """A head, its weights and its data."""
 
@@ -247,6 +251,8 @@ class Trainer:
             self.fixed["embedding"] = jnp.asarray(target.matrix("token_embd.weight"))
         self.cap = target.number("final_logit_softcapping", 0)
         weights, self.scales = self.net.fresh(np.random.default_rng(options.seed), output)
+        if options.start:
+            weights = self.begun(weights, place)
         self.weights = {name: jnp.asarray(matrix, jnp.float32) for name, matrix in sorted(weights.items())}
         self.optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(0.9, 0.95))
         self.state, self.step, self.elapsed = self.optimizer.init(self.weights), 0, 0.0
@@ -254,6 +260,22 @@ class Trainer:
         self.steps = options.steps if options.steps is not None else max(1, round(options.epochs * self.per_epoch))
         self.update = jax.jit(self.update_of, donate_argnums=(0, 1))
         self.measure = jax.jit(self.measure_of)
+
+    def begun(self, weights, place):
+        """The weights of a head that was written before; rows of tokens that it has none of are the target's, moved as its were."""
+        head = Head(self.options.start, self.options.kind, self.target)
+        for name, fresh in weights.items():
+            held = head.matrix(name) / self.scales.get(name, 1.0)
+            if is_output(name) and held.shape == (len(head.ids), fresh.shape[1]):
+                at, known = place[head.ids], place[head.ids] >= 0
+                rows = fresh + (held[known] - fresh[at[known]]).mean(0)
+                rows[at[known]] = held[known]
+                held = rows
+            if held.shape != fresh.shape:
+                raise Refused(f"{head.path}: tensor {name} has shape {held.shape}, must be {fresh.shape} with these options")
+            weights[name] = held
+        note(f"starts with {head.path}, {int((place[head.ids] >= 0).sum())} of its {len(head.ids)} tokens")
+        return weights
 
     def vocabulary(self):
         """The tokens that are guessed, rising: those that answers have most often, then those of the lowest ids."""
@@ -265,7 +287,7 @@ class Trainer:
         return ids
 
     def kind_of(self, name):
-        return self.options.output_type if name.endswith("output.weight") and "attn" not in name else self.options.type
+        return self.options.output_type if is_output(name) else self.options.type
 
     def effective(self, weights):
         """Weights as the engine will read them."""
@@ -453,6 +475,7 @@ def arguments():
     add("--minutes", type=float, default=float("inf"), help="train at most so long, all runs together (default: no limit)")
     add("--epochs", type=float, default=4.0, help="how often the text is gone through (default 4)")
     add("--steps", type=int, help="steps, instead of --epochs; 0 writes an untrained head")
+    add("--start", metavar="HEAD", help="GGUF of a head to start with, to go on learning from other text; same kind, same widths")
     add("--checkpoint", help="file to keep the state in, and to go on from")
     add("--save-every", type=float, default=3.0, metavar="MINUTES", help="how often (default 3)")
     add("--batch", type=int, default=2, help="windows of a step (default 2)")

@@ -16,8 +16,8 @@ SAMPLE = 256  # rows that tell whether two tables are the same
 COPY = 0.1  # energy of the difference over energy below which they are: 2-bit formats stay below, other weights are above 1
 
 
-class Target:
-    """What a head must know of the model it belongs to."""
+class Gguf:
+    """Keys and tensors of a file."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -32,6 +32,42 @@ class Target:
             raise
         except Exception as error:  # the reader checks little, so a damaged file makes it fail in any way
             raise Refused(f"{path}: damaged GGUF file: {str(error)[:120] or type(error).__name__}")
+        self.tensors = {t.name: t for t in self.reader.tensors}
+
+    def value(self, key, kind):
+        field = self.reader.fields.get(key)
+        value = None if field is None else field.contents()
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise Refused(f"{self.path}: key {key} is {'missing' if field is None else 'of another type'}")
+        return value
+
+    def matrix(self, name):
+        """A tensor in f32."""
+        if name not in self.tensors:
+            raise Refused(f"{self.path}: tensor {name} is missing")
+        tensor = self.tensors[name]
+        try:
+            return gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        except (NotImplementedError, ValueError):
+            raise Refused(f"{self.path}: tensor {name} is {tensor.tensor_type.name}, which the gguf package does not widen")
+
+
+class Head(Gguf):
+    """A head that was written before."""
+
+    def __init__(self, path, kind, target):
+        super().__init__(path)
+        for key, value in (("general.architecture", kind), ("spec.target.vocab_hash", target.vocab_hash)):
+            if self.value(key, str) != value:
+                raise Refused(f"{path}: key {key} is {self.value(key, str)}, must be {value}")
+        self.ids = np.asarray(self.tensors["d2t"].data) if "d2t" in self.tensors else np.arange(target.vocab)
+
+
+class Target(Gguf):
+    """What a head must know of the model it belongs to."""
+
+    def __init__(self, path):
+        super().__init__(path)
         self.architecture = self.value("general.architecture", str)
         if self.architecture in KINDS:
             raise Refused(
@@ -48,29 +84,11 @@ class Target:
             token = tokens.parts[at].tobytes()
             digest.update(len(token).to_bytes(4, "little") + token)
         self.vocab_hash = digest.hexdigest()
-        self.tensors = {t.name: t for t in self.reader.tensors}
-
-    def value(self, key, kind):
-        field = self.reader.fields.get(key)
-        value = None if field is None else field.contents()
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise Refused(f"{self.path}: key {key} is {'missing' if field is None else 'of another type'}")
-        return value
 
     def number(self, name, default=None):
         """A number of the architecture's own."""
         key = f"{self.architecture}.{name}"
         return self.value(key, (int, float)) if default is None or key in self.reader.fields else default
-
-    def matrix(self, name):
-        """A tensor in f32."""
-        if name not in self.tensors:
-            raise Refused(f"{self.path}: tensor {name} is missing")
-        tensor = self.tensors[name]
-        try:
-            return gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        except (NotImplementedError, ValueError):
-            raise Refused(f"{self.path}: tensor {name} is {tensor.tensor_type.name}, which the gguf package does not widen")
 
     def has_copy(self, tensor, names):
         """Whether the first of these tensors that the target has is this one, up to how it is quantised."""
