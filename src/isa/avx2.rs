@@ -129,6 +129,10 @@ impl Simd for Avx2 {
         two!(i => _mm256_fmadd_ps(a[i], b[i], c[i]))
     }
     #[inline(always)]
+    fn swap(a: Self::F) -> Self::F {
+        unsafe { a.map(|a| _mm256_permute_ps::<0b10_11_00_01>(a)) }
+    }
+    #[inline(always)]
     fn max(a: Self::F, b: Self::F) -> Self::F {
         both!(_mm256_max_ps, a, b)
     }

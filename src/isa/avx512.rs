@@ -81,6 +81,10 @@ impl Simd for Avx512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
+    fn swap(a: Self::F) -> Self::F {
+        unsafe { _mm512_permute_ps::<0b10_11_00_01>(a) }
+    }
+    #[inline(always)]
     fn max(a: Self::F, b: Self::F) -> Self::F {
         unsafe { _mm512_max_ps(a, b) }
     }

@@ -150,6 +150,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn min(a: Self::F, b: Self::F) -> Self::F;
     /// Nearest integer, ties to even.
     fn round(a: Self::F) -> Self::F;
+    /// Lanes 2i and 2i + 1 change places.
+    fn swap(a: Self::F) -> Self::F;
     /// Sum of the lanes, by halving.
     fn sum(a: Self::F) -> f32;
     /// Largest lane.

@@ -69,6 +69,10 @@ impl Simd for Scalar {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
     #[inline(always)]
+    fn swap(a: Self::F) -> Self::F {
+        from_fn(|i| a[i ^ 1])
+    }
+    #[inline(always)]
     fn max(a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
     }

@@ -34,6 +34,7 @@ impl Kernel for Verbs<'_> {
             S::max(a, b),
             S::min(a, b),
             S::round(a),
+            S::swap(a),
             S::splat(S::sum(a)),
             S::splat(S::top(a)),
             load_part::<S>(&self.f[0][..5]),

@@ -8,7 +8,7 @@
 
 use super::weight::{Arena, Piece};
 use crate::backend::{KvShape, KvType};
-use crate::isa::{Isa, Kernel, Simd};
+use crate::isa::{self, Isa, Kernel, Simd};
 use crate::quant::panel::{halves, sixteen};
 use anyhow::{Context, Result, ensure};
 use std::ops::Range;
@@ -105,6 +105,18 @@ impl Kv {
     fn strip_mut(&mut self, layer: usize, head: usize, slot: usize) -> &mut [u8] {
         let (at, bytes) = (self.strip_at(layer, head, slot), LANES * self.head_bytes());
         &mut self.data.bytes_mut()[at..at + bytes]
+    }
+
+    /// Asks for where the keys and values of `slots` belong: a key lies across many cache lines, all far away.
+    pub fn ask(&self, layer: usize, slots: Range<usize>) {
+        let ask = |bytes: &[u8]| bytes.chunks(64).for_each(|line| isa::prefetch_near(line.as_ptr()));
+        for strip in slots.start / LANES..slots.end.div_ceil(LANES) {
+            let (first, end) = (slots.start.max(strip * LANES), slots.end.min((strip + 1) * LANES));
+            for head in 0..self.shape.heads {
+                ask(self.strip(layer, head, strip));
+                ask(self.values(layer, head, first, end - first));
+            }
+        }
     }
 
     /// Rounds one slot's `keys` and `values` `[G*K]` and stores them.

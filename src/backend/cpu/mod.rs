@@ -16,7 +16,7 @@ pub mod team;
 pub(super) mod weight;
 
 use super::rates::Rates;
-use super::{Activation, Attention, Backend, Description, KvShape, KvType, Largest, Product, Rope, Span};
+use super::{Activation, Attention, Backend, Description, KvShape, KvType, Largest, Pairing, Product, Rope, Span};
 use crate::gguf::TensorView;
 use crate::isa::{Isa, Kernel};
 use crate::quant::panel::{Activations, Quantise, STEP};
@@ -112,7 +112,7 @@ struct Work {
 struct Angles {
     rope: Rope,
     positions: Vec<u32>,
-    /// `[T, R/2]` each.
+    /// As [`rows::Rotate`] takes them, of `T` rows.
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
@@ -349,9 +349,16 @@ impl Backend for Cpu {
 
     fn rms_norm(&self, x: &Mat, weight: &Vec<f32>, eps: f32, out: &mut Mat) {
         assert_eq!(x.cols, out.cols);
+        assert!(x.cols.is_multiple_of(weight.len()));
         out.set_rows(x.rows);
-        out.data[..x.rows * x.cols].copy_from_slice(x.values());
-        self.rms_norm_in_place(out, weight, eps);
+        let shared = out.shared();
+        self.per_row(x.rows, x.cols, |row| {
+            // SAFETY: `per_row` calls for each row once.
+            let out = unsafe { shared.row(row) }.chunks_exact_mut(weight.len());
+            for (out, x) in out.zip(x.row(row).chunks_exact(weight.len())) {
+                self.isa.dispatch(rows::RmsNorm { x: Some(x), out, weight, eps });
+            }
+        });
     }
 
     fn rms_norm_in_place(&self, x: &mut Mat, weight: &Vec<f32>, eps: f32) {
@@ -359,18 +366,18 @@ impl Backend for Cpu {
         let shared = x.shared();
         self.per_row(x.rows, x.cols, |row| {
             // SAFETY: `per_row` calls for each row once.
-            for x in unsafe { shared.row(row) }.chunks_exact_mut(weight.len()) {
-                self.isa.dispatch(rows::RmsNorm { x, weight, eps });
+            for out in unsafe { shared.row(row) }.chunks_exact_mut(weight.len()) {
+                self.isa.dispatch(rows::RmsNorm { x: None, out, weight, eps });
             }
         });
     }
 
     fn rope(&self, x: &mut Mat, width: usize, rope: &Rope, positions: &[u32]) {
-        let half = rope.frequencies.len();
-        assert!(positions.len() == x.rows && x.cols.is_multiple_of(width) && 2 * half <= width);
+        assert!(positions.len() == x.rows && x.cols.is_multiple_of(width) && 2 * rope.frequencies.len() <= width);
         let angles = self.angles(rope, positions);
+        let each = angles.cos.len() / positions.len().max(1);
         self.in_place(x, |row, x| {
-            let angle = row * half..(row + 1) * half;
+            let angle = row * each..(row + 1) * each;
             let (cos, sin) = (&angles.cos[angle.clone()], &angles.sin[angle]);
             rows::Rotate { x, width, cos, sin, pairing: rope.pairing }
         });
@@ -379,6 +386,7 @@ impl Backend for Cpu {
 
     fn store(&self, kv: &mut Kv, layer: usize, slot: usize, k: &Mat, v: &Mat) {
         assert!(slot + k.rows <= kv.shape().slots && k.rows == v.rows);
+        kv.ask(layer, slot..slot + k.rows);
         for row in 0..k.rows {
             kv.store(self.isa, layer, slot + row, k.row(row), v.row(row));
         }
@@ -473,7 +481,11 @@ impl Cpu {
         if cached.len() == KEPT {
             cached.remove(0);
         }
-        let [cos, sin] = rope.angles(positions);
+        let [mut cos, mut sin] = rope.angles(positions);
+        if rope.pairing == Pairing::Adjacent {
+            cos = cos.iter().flat_map(|&cos| [cos, cos]).collect();
+            sin = sin.iter().flat_map(|&sin| [-sin, sin]).collect();
+        }
         Angles { rope: rope.clone(), positions: positions.to_vec(), cos, sin }
     }
 }

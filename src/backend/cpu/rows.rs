@@ -4,9 +4,11 @@ use super::math::{exp, tanh};
 use crate::backend::{Activation, Pairing};
 use crate::isa::{Kernel, Simd, load_part, store_part};
 
-/// Root-mean-square norm of one head (or one whole row), in place.
+/// Root-mean-square norm of one head (or one whole row).
 pub struct RmsNorm<'a> {
-    pub x: &'a mut [f32],
+    /// What `out` holds, if nothing else.
+    pub x: Option<&'a [f32]>,
+    pub out: &'a mut [f32],
     pub weight: &'a [f32],
     pub eps: f32,
 }
@@ -17,15 +19,18 @@ impl Kernel for RmsNorm<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let mut squares = S::splat(0.0);
-        for x in self.x.chunks(16) {
+        for x in self.x.unwrap_or(self.out).chunks(16) {
             let x = load_part::<S>(x);
             squares = S::fma(x, x, squares);
         }
-        let mean = S::sum(squares) / self.x.len() as f32;
+        let mean = S::sum(squares) / self.out.len() as f32;
         let factor = S::splat(1.0 / (mean + self.eps).sqrt());
-        for (x, w) in self.x.chunks_mut(16).zip(self.weight.chunks(16)) {
-            let y = S::mul(S::mul(load_part::<S>(x), factor), load_part::<S>(w));
-            store_part::<S>(y, x);
+        for (i, (out, w)) in self.out.chunks_mut(16).zip(self.weight.chunks(16)).enumerate() {
+            let x = match self.x {
+                Some(x) => load_part::<S>(&x[16 * i..]),
+                None => load_part::<S>(out),
+            };
+            store_part::<S>(S::mul(S::mul(x, factor), load_part::<S>(w)), out);
         }
     }
 }
@@ -119,7 +124,7 @@ pub struct Rotate<'a> {
     pub x: &'a mut [f32],
     /// Head width.
     pub width: usize,
-    /// `[R/2]` cosines and sines, magnitude included.
+    /// Cosines and sines, magnitude included: `[R/2]`, or for neighbours `[R]`, twice each, the first of two sines negated.
     pub cos: &'a [f32],
     pub sin: &'a [f32],
     pub pairing: Pairing,
@@ -130,10 +135,10 @@ impl Kernel for Rotate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let half = self.cos.len();
         for head in self.x.chunks_exact_mut(self.width) {
             match self.pairing {
                 Pairing::Halves => {
+                    let half = self.cos.len();
                     let (a, rest) = head.split_at_mut(half);
                     let pairs = a.chunks_mut(16).zip(rest[..half].chunks_mut(16));
                     let angles = self.cos.chunks(16).zip(self.sin.chunks(16));
@@ -145,10 +150,11 @@ impl Kernel for Rotate<'_> {
                     }
                 }
                 Pairing::Adjacent => {
-                    let pairs = head.as_chunks_mut::<2>().0;
-                    for (pair, (&cos, &sin)) in pairs.iter_mut().zip(self.cos.iter().zip(self.sin)) {
-                        let [x, y] = *pair;
-                        *pair = [x * cos - y * sin, x * sin + y * cos];
+                    let angles = self.cos.chunks(16).zip(self.sin.chunks(16));
+                    for (pairs, (cos, sin)) in head[..self.cos.len()].chunks_mut(16).zip(angles) {
+                        let x = load_part::<S>(pairs);
+                        let turned = S::mul(S::swap(x), load_part::<S>(sin));
+                        store_part::<S>(S::add(S::mul(x, load_part::<S>(cos)), turned), pairs);
                     }
                 }
             }
