@@ -172,3 +172,21 @@ fn training_goes_on_where_it_was_stopped() {
     training.run("medusa", &files[1], &["--steps", "12", "--checkpoint", checkpoint]);
     assert_eq!(fs::read(&files[0]).unwrap(), fs::read(&files[1]).unwrap());
 }
+
+#[test]
+fn training_starts_where_another_head_ended() {
+    let Some(python) = python() else { return };
+    let folder = scratch("started");
+    let target = target("started");
+    let features = features(&target, &folder);
+    let training = Training { python: &python, target: &target, features: &features };
+    let files = ["first.gguf", "same.gguf", "fewer.gguf"].map(|name| folder.join(name));
+    let (fresh, trained) = training.run("eagle3", &files[0], &["--vocab", "256", "--steps", "60"]);
+    let start = files[0].to_str().unwrap();
+    // Weights are written as they are measured: nothing is lost.
+    let (same, _) = training.run("eagle3", &files[1], &["--vocab", "256", "--steps", "0", "--start", start]);
+    assert!((same - trained).abs() < 1e-3 * trained, "{trained}, then {same}");
+    // Rows go by the tokens that they stand for.
+    let (fewer, _) = training.run("eagle3", &files[2], &["--vocab", "200", "--steps", "0", "--start", start]);
+    assert!(fewer < (fresh + trained) / 2.0, "{fresh} to {trained}, then {fewer}");
+}
