@@ -227,7 +227,7 @@ fn run_passes_on_its_arguments_stdin_and_status() {
     let model = root.join("models").join(SMOLLM2);
     fs::write(&model, "").unwrap();
     let model = model.to_str().unwrap();
-    let head = format!("eagle:{}", root.join("models/smollm2-135m-instruct-q4_1.eagle3.gguf").display());
+    let head = format!("eagle:{}", root.join("models/smollm2-135m-instruct-q4_1.eagle.gguf").display());
     let drafters = ["--draft", "lookup", "--draft", &head];
     // Arguments, whether drafters are added, and what comes after `run`, these and the model.
     let cases: &[(&[&str], bool, &[&str])] = &[

@@ -88,7 +88,7 @@ struct Record {
     steps: Mean,
     /// Levels that its one step gives; 0 if every level takes a step.
     levels: usize,
-    /// Seconds of catching up with a token, and tokens that came since its last turn.
+    /// Seconds of catching up with one token, as [`Budget::rows`] has them, and tokens that came since its last turn.
     catch_up: Mean,
     backlog: usize,
     /// The sum of its claims, and how many of those guesses were right.
@@ -201,9 +201,11 @@ impl Budget {
         self.nodes.is_auto()
     }
 
-    /// Begins a text. What guesses came to in the text before says little about this one: to copy comes before a chat.
+    /// Begins a text. What guesses came to in the text before says little about this one, so no rest goes on: to copy comes
+    /// before a chat. Of the prompt there is little to catch up with, for drafters that rest do so now and then.
     pub fn begin(&mut self) {
         for record in &mut self.drafters {
+            (record.rested, record.pause, record.again, record.backlog) = (0, REST.0, false, 0);
             let claims = record.by_claim.iter_mut().chain(record.by_depth.iter_mut().flatten());
             claims.chain(&mut record.places).chain([&mut record.claimed]).for_each(|score| score.fade(0.0));
         }
@@ -250,6 +252,12 @@ impl Budget {
             }
             (Some((a, low)), Some((b, high))) => low + (high - low).max(0.0) * (rows - a) as f64 / (b - a) as f64,
         }
+    }
+
+    /// What a batch of so many rows takes in units of one: a drafter's are taken to be like the target's.
+    fn rows(&self, rows: usize) -> f64 {
+        let batch = rows.clamp(1, DraftTree::MAX);
+        (self.pass(batch) / self.pass(1).max(1e-9)).max(1.0) * rows as f64 / batch as f64
     }
 
     /// Tokens a second at present: what time is worth. Plain decoding is always to be had.
@@ -311,7 +319,7 @@ impl Budget {
             return Turn::Guess;
         }
         let (price, step) = (self.price(), self.step(drafter));
-        let catch_up = self.drafters[drafter].catch_up.value * self.drafters[drafter].backlog as f64;
+        let catch_up = self.drafters[drafter].catch_up.value * self.rows(self.drafters[drafter].backlog);
         let taken: f64 = {
             let chances = self.chances(sketch);
             let nodes = sketch.tree.nodes().iter().zip(&chances).skip(1);
@@ -454,7 +462,9 @@ impl Budget {
                 }
             }
         }
-        for (record, effort) in self.drafters.iter_mut().zip(&draft.efforts) {
+        let caught_up =
+            draft.efforts.iter().map(|effort| effort.caught_up / self.rows(effort.behind)).collect::<Vec<_>>();
+        for ((record, effort), caught_up) in self.drafters.iter_mut().zip(&draft.efforts).zip(caught_up) {
             record.on_trial = false;
             record.backlog += tokens.len();
             if effort.steps > 0 {
@@ -464,7 +474,7 @@ impl Budget {
                 record.backlog = 0;
             }
             if effort.behind > 0 {
-                record.catch_up.add(effort.caught_up / effort.behind as f64);
+                record.catch_up.add(caught_up);
             }
         }
         let rows = draft.tree().nodes().len();

@@ -226,6 +226,11 @@ fn a_drafter_that_does_not_pay_rests_ever_longer() {
     (0..200).for_each(|_| budget.drafters[0].places.iter_mut().for_each(|place| place.add(true)));
     assert_eq!(budget.turn(0, &sketch), Turn::Guess);
     assert!(!budget.is_resting(0));
+    (0..200).for_each(|_| budget.drafters[0].places[0].add(false));
+    (0..100).for_each(|_| _ = budget.turn(0, &sketch));
+    assert!(budget.is_resting(0));
+    budget.begin();
+    assert_eq!((0..100).find(|_| budget.turn(0, &sketch) == Turn::Try), Some(7), "another text, another try");
 }
 
 /// Heads that cost most of a pass together pay if all their levels do, though the first alone would not.
