@@ -22,7 +22,7 @@ class Spellings(Case):
                     shape = [int(n) for n in reversed(found[tensor].shape)]
                     self.assertEqual(shape, list(values.shape), f"{name}: {tensor}")
                     self.assertTrue((found[tensor].data == values).all(), f"{name}: {tensor}")
-                    want = gguf.GGMLQuantizationType.I64 if tensor == "d2t" else gguf.GGMLQuantizationType.F32
+                    want = gguf.GGMLQuantizationType.I32 if tensor == "d2t" else gguf.GGMLQuantizationType.F32
                     self.assertEqual(found[tensor].tensor_type, want, f"{name}: {tensor}")
                 for key, value in keys.items():
                     self.assertIn(key, reader.fields, name)
