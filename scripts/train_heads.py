@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Trains a draft head for the GGUF at hand and writes it as a sidecar; needs scripts/requirements-train.txt.
 
+One file, a little over 500 lines, for all that is learnt and how to be read from top to bottom; files are in scripts/heads.
+
     scripts/train_heads.py eagle3 FEATURES --target MODEL.gguf -o HEAD.gguf [--minutes 25] [--checkpoint FILE]
 
 FEATURES is a folder that `foretoken features` wrote: texts and what the target computed of them. A head learns to guess what
@@ -15,7 +17,7 @@ by side, L rows of each, D width, N tokens that the head is about; row i is of t
     eagle3   the same of three layers' rows, for the guess alone, over --unroll steps that read what steps before made ("training-
              time test"). Loss: cross-entropy, 0.8^step of each. https://arxiv.org/abs/2503.01840
 
-With --checkpoint FILE a run that is stopped goes on when it is started again. --minutes counts training of all runs together.
+--start HEAD goes on from a head that was written before, with other text. With --checkpoint FILE a run that is stopped goes on when it is started again. --minutes counts training of all runs together.
 The learning rate falls with whichever of --epochs and --minutes is nearer its end; where --minutes does not cut it short, or
 with --steps, the same seed gives the same file on the same machine. One text in --held-out is never trained on; accuracies are
 of those, and of weights as they are written.
@@ -264,17 +266,20 @@ class Trainer:
     def begun(self, weights, place):
         """The weights of a head that was written before; rows of tokens that it has none of are the target's, moved as its were."""
         head = Head(self.options.start, self.options.kind, self.target)
+        at = place[head.ids]
+        known = at >= 0
+        if not known.any():
+            raise Refused(f"{head.path}: is about none of the tokens that these texts have most often")
         for name, fresh in weights.items():
             held = head.matrix(name) / self.scales.get(name, 1.0)
             if is_output(name) and held.shape == (len(head.ids), fresh.shape[1]):
-                at, known = place[head.ids], place[head.ids] >= 0
                 rows = fresh + (held[known] - fresh[at[known]]).mean(0)
                 rows[at[known]] = held[known]
                 held = rows
             if held.shape != fresh.shape:
                 raise Refused(f"{head.path}: tensor {name} has shape {held.shape}, must be {fresh.shape} with these options")
             weights[name] = held
-        note(f"starts with {head.path}, {int((place[head.ids] >= 0).sum())} of its {len(head.ids)} tokens")
+        note(f"starts with {head.path}, {int(known.sum())} of its {len(head.ids)} tokens")
         return weights
 
     def vocabulary(self):

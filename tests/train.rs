@@ -72,18 +72,26 @@ fn features(target: &Path, folder: &Path) -> PathBuf {
 }
 
 /// What is always said to the trainer.
-struct Training<'a> {
-    python: &'a str,
-    target: &'a Path,
-    features: &'a Path,
+struct Training {
+    python: String,
+    target: PathBuf,
+    features: PathBuf,
 }
 
-impl Training<'_> {
+impl Training {
+    /// What is said of a target of its own, in a folder of its own; nothing without a Python that can train.
+    fn new(name: &str) -> Option<(Self, PathBuf)> {
+        let python = python()?;
+        let (folder, target) = (scratch(name), target(name));
+        let features = features(&target, &folder);
+        Some((Self { python, target, features }, folder))
+    }
+
     /// Trains and returns the held-out losses before and after.
     fn run(&self, kind: &str, file: &Path, more: &[&str]) -> (f64, f64) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/train_heads.py");
-        let mut command = Command::new(self.python);
-        command.arg(script).arg(kind).arg(self.features).arg("--target").arg(self.target).arg("-o").arg(file);
+        let mut command = Command::new(&self.python);
+        command.arg(script).arg(kind).arg(&self.features).arg("--target").arg(&self.target).arg("-o").arg(file);
         command.args(["--window", "64", "--batch", "4", "--rate", "0.003", "--type", "q8_0", "--measured", "3"]);
         let output = command.args(more).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
@@ -111,12 +119,8 @@ fn drafted(target: &Path, draft: &str) -> (Vec<String>, u64, u64) {
 
 #[test]
 fn trained_heads_guess_what_untrained_ones_do_not() {
-    let Some(python) = python() else { return };
-    let folder = scratch("trained");
-    let target = target("target");
-    let features = features(&target, &folder);
-    let training = Training { python: &python, target: &target, features: &features };
-    let (plain, ..) = drafted(&target, "none");
+    let Some((training, folder)) = Training::new("trained") else { return };
+    let (plain, ..) = drafted(&training.target, "none");
     for (kind, drafter, more) in [
         ("medusa", "medusa", &["--vocab", "256", "--heads", "3"][..]),
         ("medusa", "medusa", &["--vocab", "256", "--heads", "2", "--blocks", "2", "--own-outputs", "--soft", "0.5"]),
@@ -131,7 +135,7 @@ fn trained_heads_guess_what_untrained_ones_do_not() {
             let depths = gguf.meta().floats("spec.training.accuracy").unwrap().unwrap().len();
             assert!((2..=3).contains(&depths), "{kind}: {depths}");
             let option = if kind == "medusa" { ",tree=chain" } else { ",branch=1" };
-            let (texts, guessed, right) = drafted(&target, &format!("{drafter}:{}{option}", file.display()));
+            let (texts, guessed, right) = drafted(&training.target, &format!("{drafter}:{}{option}", file.display()));
             assert_eq!(texts, plain, "{kind} after {steps} steps");
             assert!(guessed > 50, "{kind}: {guessed} guesses");
             (losses, right as f64 / guessed as f64)
@@ -157,11 +161,7 @@ fn the_trainer_passes_its_own_tests() {
 
 #[test]
 fn training_goes_on_where_it_was_stopped() {
-    let Some(python) = python() else { return };
-    let folder = scratch("resumed");
-    let target = target("resumed");
-    let features = features(&target, &folder);
-    let training = Training { python: &python, target: &target, features: &features };
+    let Some((training, folder)) = Training::new("resumed") else { return };
     let checkpoint = folder.join("checkpoint");
     let checkpoint = checkpoint.to_str().unwrap();
     let files = ["whole.gguf", "parts.gguf"].map(|name| folder.join(name));
@@ -175,11 +175,7 @@ fn training_goes_on_where_it_was_stopped() {
 
 #[test]
 fn training_starts_where_another_head_ended() {
-    let Some(python) = python() else { return };
-    let folder = scratch("started");
-    let target = target("started");
-    let features = features(&target, &folder);
-    let training = Training { python: &python, target: &target, features: &features };
+    let Some((training, folder)) = Training::new("started") else { return };
     let files = ["first.gguf", "same.gguf", "fewer.gguf"].map(|name| folder.join(name));
     let (fresh, trained) = training.run("eagle3", &files[0], &["--vocab", "256", "--steps", "60"]);
     let start = files[0].to_str().unwrap();

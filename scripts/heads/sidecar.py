@@ -61,6 +61,8 @@ class Head(Gguf):
             if self.value(key, str) != value:
                 raise Refused(f"{path}: key {key} is {self.value(key, str)}, must be {value}")
         self.ids = np.asarray(self.tensors["d2t"].data) if "d2t" in self.tensors else np.arange(target.vocab)
+        if not 0 <= self.ids.min(initial=0) <= self.ids.max(initial=0) < target.vocab:
+            raise Refused(f"{path}: tensor d2t has ids beyond the target's {target.vocab}")
 
 
 class Target(Gguf):

@@ -9,7 +9,7 @@
 //! Guesses teach even when they are not verified: the text that comes shows whether they were right. So a drafter that
 //! costs nothing is never forgotten. One that does not pay rests, and is tried again after ever longer pauses.
 
-use super::round::{Draft, Sketch};
+use super::round::{Draft, Effort, Sketch};
 use super::tally::Times;
 use crate::tree::{DraftTree, Token};
 use std::time::Duration;
@@ -462,8 +462,8 @@ impl Budget {
                 }
             }
         }
-        let caught_up =
-            draft.efforts.iter().map(|effort| effort.caught_up / self.rows(effort.behind)).collect::<Vec<_>>();
+        let one = |effort: &Effort| (effort.behind > 0).then(|| effort.caught_up / self.rows(effort.behind));
+        let caught_up: Vec<_> = draft.efforts.iter().map(one).collect();
         for ((record, effort), caught_up) in self.drafters.iter_mut().zip(&draft.efforts).zip(caught_up) {
             record.on_trial = false;
             record.backlog += tokens.len();
@@ -473,8 +473,8 @@ impl Budget {
                 record.levels = effort.levels;
                 record.backlog = 0;
             }
-            if effort.behind > 0 {
-                record.catch_up.add(caught_up);
+            if let Some(seconds) = caught_up {
+                record.catch_up.add(seconds);
             }
         }
         let rows = draft.tree().nodes().len();

@@ -349,27 +349,12 @@ impl Backend for Cpu {
 
     fn rms_norm(&self, x: &Mat, weight: &Vec<f32>, eps: f32, out: &mut Mat) {
         assert_eq!(x.cols, out.cols);
-        assert!(x.cols.is_multiple_of(weight.len()));
         out.set_rows(x.rows);
-        let shared = out.shared();
-        self.per_row(x.rows, x.cols, |row| {
-            // SAFETY: `per_row` calls for each row once.
-            let out = unsafe { shared.row(row) }.chunks_exact_mut(weight.len());
-            for (out, x) in out.zip(x.row(row).chunks_exact(weight.len())) {
-                self.isa.dispatch(rows::RmsNorm { x: Some(x), out, weight, eps });
-            }
-        });
+        self.norm(Some(x), weight, eps, out);
     }
 
     fn rms_norm_in_place(&self, x: &mut Mat, weight: &Vec<f32>, eps: f32) {
-        assert!(x.cols.is_multiple_of(weight.len()));
-        let shared = x.shared();
-        self.per_row(x.rows, x.cols, |row| {
-            // SAFETY: `per_row` calls for each row once.
-            for out in unsafe { shared.row(row) }.chunks_exact_mut(weight.len()) {
-                self.isa.dispatch(rows::RmsNorm { x: None, out, weight, eps });
-            }
-        });
+        self.norm(None, weight, eps, x);
     }
 
     fn rope(&self, x: &mut Mat, width: usize, rope: &Rope, positions: &[u32]) {
@@ -470,6 +455,20 @@ impl Backend for Cpu {
 }
 
 impl Cpu {
+    /// Norms the rows of `x`, or those of `out` in place.
+    fn norm(&self, x: Option<&Mat>, weight: &[f32], eps: f32, out: &mut Mat) {
+        let width = weight.len();
+        assert!(out.cols.is_multiple_of(width));
+        let shared = out.shared();
+        self.per_row(out.rows, out.cols, |row| {
+            // SAFETY: `per_row` calls for each row once.
+            for (i, out) in unsafe { shared.row(row) }.chunks_exact_mut(width).enumerate() {
+                let x = x.map(|x| &x.row(row)[i * width..][..width]);
+                self.isa.dispatch(rows::RmsNorm { x, out, weight, eps });
+            }
+        });
+    }
+
     /// The angles of a batch, out of the cache or made. The caller puts them back.
     fn angles(&self, rope: &Rope, positions: &[u32]) -> Angles {
         /// A model has two kinds of layers at most, and so two sets of angles a batch.
