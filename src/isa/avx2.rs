@@ -166,10 +166,6 @@ impl Simd for Avx2 {
         both!(_mm256_sub_epi32, a, b)
     }
     #[inline(always)]
-    fn imul(a: Self::I, b: Self::I) -> Self::I {
-        both!(_mm256_mullo_epi32, a, b)
-    }
-    #[inline(always)]
     fn ishl(a: Self::I, n: u32) -> Self::I {
         two!(i => _mm256_sll_epi32(a[i], _mm_cvtsi32_si128(n as i32)))
     }

@@ -124,10 +124,6 @@ impl Simd for Avx512 {
         unsafe { _mm512_sub_epi32(a, b) }
     }
     #[inline(always)]
-    fn imul(a: Self::I, b: Self::I) -> Self::I {
-        unsafe { _mm512_mullo_epi32(a, b) }
-    }
-    #[inline(always)]
     fn ishl(a: Self::I, n: u32) -> Self::I {
         unsafe { _mm512_sll_epi32(a, _mm_cvtsi32_si128(n as i32)) }
     }

@@ -163,8 +163,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn iadd(a: Self::I, b: Self::I) -> Self::I;
     /// Lane-wise difference, wrapping.
     fn isub(a: Self::I, b: Self::I) -> Self::I;
-    /// Lane-wise product, low half.
-    fn imul(a: Self::I, b: Self::I) -> Self::I;
     /// Lane-wise left shift.
     fn ishl(a: Self::I, n: u32) -> Self::I;
     /// Lane-wise right shift, zeros coming in.

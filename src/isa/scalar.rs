@@ -106,10 +106,6 @@ impl Simd for Scalar {
         from_fn(|i| a[i].wrapping_sub(b[i]))
     }
     #[inline(always)]
-    fn imul(a: Self::I, b: Self::I) -> Self::I {
-        from_fn(|i| a[i].wrapping_mul(b[i]))
-    }
-    #[inline(always)]
     fn ishl(a: Self::I, n: u32) -> Self::I {
         a.map(|a| a << n)
     }

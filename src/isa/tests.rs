@@ -43,9 +43,7 @@ impl Kernel for Verbs<'_> {
         }
         let bytes = self.b[0].first_chunk::<16>().expect("64 bytes");
         let (i, j) = (S::load_i8(bytes), S::load_u8(bytes));
-        for v in
-            [S::iadd(i, j), S::isub(i, j), S::imul(i, j), S::ishl(i, 5), S::ishr(i, 7), S::isplat(self.x), S::to_i32(a)]
-        {
+        for v in [S::iadd(i, j), S::isub(i, j), S::ishl(i, 5), S::ishr(i, 7), S::isplat(self.x), S::to_i32(a)] {
             f(S::to_f32(v));
             f(S::as_f32(S::iadd(S::ishl(v, 16), S::isplat(1 << 30))));
         }

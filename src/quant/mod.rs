@@ -14,6 +14,7 @@
 #![allow(unsafe_code)] // disjoint columns of one result
 
 pub mod bf16;
+mod dot;
 pub mod f16;
 pub mod f32;
 mod float;

@@ -1,4 +1,4 @@
-//! Packed weights of the integer formats, and the one dot kernel they share.
+//! Packed weights of the integer formats, which one kernel multiplies ([`super::dot`]).
 //!
 //! A *panel* is sixteen rows of a weight matrix, stored so that one register holds four consecutive columns of all
 //! sixteen: byte `4 * row + c` of a 64-byte *group* belongs to row `row` and column `c` of the four. A dot product then
@@ -10,16 +10,10 @@
 //! group g = columns 4g .. 4g + 4 of a step
 //! ```
 //!
-//! Scales of a block are structures of arrays over the sixteen rows. The kernel takes a *tile* at a time, as many rows of the
-//! batch and panels as registers have sums for, and unpacks a step once for all of it; every output has one accumulator that
-//! takes its steps in order, whatever the batch or the split over threads (law 1). Sums of a step are exact in int32, so
-//! instruction sets agree to the bit as well.
+//! Scales of a block are structures of arrays over the sixteen rows.
 
-#![allow(clippy::needless_range_loop)] // one index into several arrays of registers
-
-use super::{Dot, Format, Input, Out};
-use crate::isa::{Isa, Kernel, Simd, load_part};
-use std::marker::PhantomData;
+use super::{Format, dot};
+use crate::isa::{Kernel, Simd, load_part};
 
 /// How far ahead of its use a weight is asked for, in bytes: what a core reads from memory while it waits for a line.
 pub(crate) const AHEAD: usize = 16384;
@@ -35,12 +29,10 @@ pub struct Activations {
     pub quants: [i32; 8],
     /// A quant times this is the activation.
     pub scale: f32,
-    /// `scale` times the sum of the quants: what a format's constant minimum is multiplied by.
-    pub sum: f32,
-    /// The sum of the quants.
-    pub total: i32,
-    /// The sums of the first and the last sixteen quants.
-    pub halves: [i32; 2],
+    /// The sums of all quants, of the first and of the last sixteen.
+    pub totals: [i32; 3],
+    /// `scale` times these: what a format's minima are multiplied by.
+    pub sums: [f32; 3],
 }
 
 /// Quantises rows `x[T, D]` to blocks of 32 int8; the last block of a row is filled with zeros.
@@ -66,40 +58,35 @@ impl Kernel for Quantise<'_> {
             let inverse = 127.0 / top;
             let inverse = if inverse.is_finite() { inverse } else { 0.0 };
             let parts = [S::mul(a, S::splat(inverse)), S::mul(b, S::splat(inverse))];
-            for i in 0..2 {
-                let (quants, words) = (S::to_i8(parts[i]), &mut out.quants[4 * i..4 * i + 4]);
+            for (i, part) in parts.into_iter().enumerate() {
+                let (quants, words) = (S::to_i8(part), &mut out.quants[4 * i..4 * i + 4]);
                 for (word, &[a, b, c, d]) in words.iter_mut().zip(quants.as_chunks().0) {
                     *word = i32::from_le_bytes([a as u8, b as u8, c as u8, d as u8]);
                 }
                 // Whole numbers this small add up exactly.
-                out.halves[i] = S::sum(S::round(parts[i])) as i32;
+                out.totals[1 + i] = S::sum(S::round(part)) as i32;
             }
-            out.total = out.halves[0] + out.halves[1];
+            out.totals[0] = out.totals[1] + out.totals[2];
             out.scale = if inverse == 0.0 { 0.0 } else { top / 127.0 };
-            out.sum = out.scale * out.total as f32;
+            out.sums = out.totals.map(|total| out.scale * total as f32);
         }
     }
 }
 
-/// What a step's integer sums are multiplied by, per row. Fields that a format's flags leave out are not read.
+/// What integer sums are multiplied by, per row: those of a step, or with [`Packed::HALVES`] those of its halves.
 #[derive(Clone, Copy)]
 pub struct Scales<S: Simd> {
-    /// The step's scale.
-    pub scale: S::F,
-    /// With [`Packed::MIN`]: added once per unit of activation (times `sub_min` with [`Packed::HALVES`]).
-    pub min: S::F,
-    /// With [`Packed::HALVES`]: integer scales of the two halves of the step.
-    pub halves: [S::I; 2],
-    /// With both flags: integer minima of the halves.
-    pub min_halves: [S::I; 2],
+    /// One scale, or one of each half.
+    pub scale: [S::F; 2],
+    /// With [`Packed::MIN`]: added once per unit of activation.
+    pub min: [S::F; 2],
 }
 
 impl<S: Simd> Scales<S> {
     /// One scale for the whole step.
     #[inline(always)]
     pub fn whole(scale: S::F, min: S::F) -> Self {
-        let zero = S::isplat(0);
-        Self { scale, min, halves: [zero; 2], min_halves: [zero; 2] }
+        Self { scale: [scale; 2], min: [min; 2] }
     }
 }
 
@@ -118,7 +105,7 @@ pub trait Packed: 'static {
     const SHIFT: Option<u32>;
     /// Quants use all eight bits and mean their value less 128 (then `SHIFT` is `None`).
     const WIDE: bool = false;
-    /// The halves of a step have integer scales of their own.
+    /// The halves of a step have scales of their own.
     const HALVES: bool = false;
     /// Weights have a minimum.
     const MIN: bool = false;
@@ -142,7 +129,7 @@ pub const fn format<P: Packed>(name: &'static str, ggml_id: u32, dequant: fn(&[u
         int8: true,
         panel_bytes: bytes::<P>,
         pack: pack::<P>,
-        dot: dot::<P>,
+        dot: dot::dot::<P>,
     }
 }
 
@@ -151,7 +138,8 @@ pub fn bytes<P: Packed>(cols: usize) -> usize {
     (quant_bytes::<P>(cols) + cols / P::BLOCK * P::SCALES).next_multiple_of(64)
 }
 
-fn quant_bytes<P: Packed>(cols: usize) -> usize {
+/// How many of them are quants.
+pub(super) fn quant_bytes<P: Packed>(cols: usize) -> usize {
     cols / STEP * P::SLOTS * 64
 }
 
@@ -167,206 +155,6 @@ pub fn pack<P: Packed>(rows: &[u8], cols: usize, panel: &mut [u8]) {
             blocks.zip(quants.chunks_exact_mut(slots)).zip(scales.chunks_exact_mut(P::SCALES))
         {
             P::pack(raw, row, quants, scales);
-        }
-    }
-}
-
-/// Products of one or more panels with the rows of a batch; the kernel of every integer format.
-pub fn dot<P: Packed>(isa: Isa, call: Dot<'_>) {
-    isa.dispatch(Panels::<P>(call, PhantomData));
-}
-
-/// Calls a function made for so many rows, of which there are some at least where two panels go together; those that an
-/// instruction set has no tiles of are left out.
-macro_rules! by_rows {
-    ($rows:expr, $function:ident::<S, P, M>($($argument:expr),*)) => {
-        match $rows {
-            1 if M == 1 => $function::<S, P, M, 1>($($argument),*),
-            2 if M == 1 => $function::<S, P, M, 2>($($argument),*),
-            3 if M == 1 => $function::<S, P, M, 3>($($argument),*),
-            4 => $function::<S, P, M, 4>($($argument),*),
-            5 if S::TILES[M - 1] >= 5 => $function::<S, P, M, 5>($($argument),*),
-            6 if S::TILES[M - 1] >= 6 => $function::<S, P, M, 6>($($argument),*),
-            7 if S::TILES[M - 1] >= 7 => $function::<S, P, M, 7>($($argument),*),
-            8 if S::TILES[M - 1] >= 8 => $function::<S, P, M, 8>($($argument),*),
-            _ => unreachable!("a tile has that many rows"),
-        }
-    };
-}
-
-struct Panels<'a, P>(Dot<'a>, PhantomData<P>);
-
-impl<P: Packed> Kernel for Panels<'_, P> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let Dot { panels, cols, input, mut out } = self.0;
-        let Input::Int8(x) = input else { panic!("integer weights take int8 activations") };
-        let size = bytes::<P>(cols);
-        let mut panels = panels;
-        while !panels.is_empty() {
-            // Few rows wait for memory, and a core reads one stream faster than two.
-            let together = if S::TILES[1] == 0 || out.rows() <= S::TILES[0] || panels.len() == size { 1 } else { 2 };
-            match together {
-                2 => group::<S, P, 2>(panels, cols, x, &mut out),
-                _ => group::<S, P, 1>(panels, cols, x, &mut out),
-            }
-            for _ in 0..together {
-                out.next_panel();
-            }
-            panels = &panels[together * size..];
-        }
-    }
-}
-
-/// `M` panels and all rows, in tiles as even as can be.
-#[inline(always)]
-fn group<S: Simd, P: Packed, const M: usize>(panels: &[u8], cols: usize, x: &[Activations], out: &mut Out<'_>) {
-    let (steps, size, rows) = (cols / STEP, bytes::<P>(cols), out.rows());
-    let parts: Parts<'_, M> = std::array::from_fn(|m| panels[m * size..][..size].split_at(quant_bytes::<P>(cols)));
-    let mut tiles = rows.div_ceil(S::TILES[M - 1]);
-    let lines = (M * size / 64).div_ceil((tiles * steps).max(1));
-    let mut ahead = Ahead { at: panels.as_ptr().wrapping_add(M * size), lines };
-    let mut first = 0;
-    while first < rows {
-        let height = (rows - first).div_ceil(tiles);
-        let x = &x[first * steps..];
-        by_rows!(height, tile::<S, P, M>(&parts, steps, x, first, out, &mut ahead));
-        (first, tiles) = (first + height, tiles - 1);
-    }
-}
-
-/// What is asked for while there is something else to do: the panels after those at hand, some lines a step.
-struct Ahead {
-    at: *const u8,
-    lines: usize,
-}
-
-impl Ahead {
-    #[inline(always)]
-    fn ask<S: Simd>(&mut self) {
-        for _ in 0..self.lines {
-            S::prefetch(self.at);
-            self.at = self.at.wrapping_add(64);
-        }
-    }
-}
-
-/// Quants and scales of `M` panels.
-type Parts<'a, const M: usize> = [(&'a [u8], &'a [u8]); M];
-
-/// `N` rows of the batch, from row `first` on, `x` theirs, against `M` panels.
-#[inline(always)]
-fn tile<S: Simd, P: Packed, const M: usize, const N: usize>(
-    parts: &Parts<'_, M>,
-    steps: usize,
-    x: &[Activations],
-    first: usize,
-    out: &mut Out<'_>,
-    ahead: &mut Ahead,
-) {
-    let x: [&[Activations]; N] = std::array::from_fn(|n| &x[n * steps..][..steps]);
-    let mut sums = [[S::splat(0.0); N]; M];
-    let per_block = P::BLOCK / STEP;
-    for block in 0..steps / per_block {
-        let scales: [&[u8]; M] = std::array::from_fn(|m| &parts[m].1[block * P::SCALES..][..P::SCALES]);
-        for within in 0..per_block {
-            ahead.ask::<S>();
-            let step = block * per_block + within;
-            let slots: [&[[u8; 64]]; M] =
-                std::array::from_fn(|m| &parts[m].0.as_chunks::<64>().0[step * P::SLOTS..][..P::SLOTS]);
-            let mut by = [Scales::<S>::whole(S::splat(0.0), S::splat(0.0)); M];
-            for m in 0..M {
-                by[m] = P::scales::<S>(scales[m], within);
-            }
-            let now: [&Activations; N] = std::array::from_fn(|n| &x[n][step]);
-            advance::<S, P, M, N>(&mut sums, &slots, &by, &now);
-        }
-    }
-    for m in 0..M {
-        for n in 0..N {
-            out.put::<S>(m, first + n, sums[m][n]);
-        }
-    }
-}
-
-/// Adds to `total` the products of some groups, written out for the shifts to be constants. For each group all sums in
-/// turns: none waits for the one before.
-macro_rules! dots {
-    ($s:ident, $p:ident, $m:ident, $n:ident, $total:ident, $slots:ident, $x:ident; $($g:literal)*) => {$({
-        let mut w = [$s::bytes(&$slots[0][0]); $m];
-        for m in 0..$m {
-            w[m] = $p::quants::<$s>($slots[m], $g);
-        }
-        for n in 0..$n {
-            let x = $x[n].quants[$g];
-            for m in 0..$m {
-                $total[m][n] = if $p::WIDE { $s::dot_wide($total[m][n], w[m], x) } else { $s::dot($total[m][n], w[m], x) };
-            }
-        }
-    })*};
-}
-
-/// One step: for `M` panels and `N` rows sixteen sums each, thirty-two columns on.
-#[inline(always)]
-fn advance<S: Simd, P: Packed, const M: usize, const N: usize>(
-    sums: &mut [[S::F; N]; M],
-    slots: &[&[[u8; 64]]; M],
-    by: &[Scales<S>; M],
-    x: &[&Activations; N],
-) {
-    let mut total = [[S::isplat(0); N]; M];
-    if P::HALVES {
-        offset::<S, P, M, N>(&mut total, x, |x| x.halves[0]);
-        dots!(S, P, M, N, total, slots, x; 0 1 2 3);
-        let mut high = [[S::isplat(0); N]; M];
-        offset::<S, P, M, N>(&mut high, x, |x| x.halves[1]);
-        for m in 0..M {
-            for n in 0..N {
-                total[m][n] = S::imul(total[m][n], by[m].halves[0]);
-            }
-        }
-        dots!(S, P, M, N, high, slots, x; 4 5 6 7);
-        for m in 0..M {
-            for n in 0..N {
-                total[m][n] = S::iadd(total[m][n], S::imul(high[m][n], by[m].halves[1]));
-            }
-        }
-    } else {
-        offset::<S, P, M, N>(&mut total, x, |x| x.total);
-        dots!(S, P, M, N, total, slots, x; 0 1 2 3 4 5 6 7);
-    }
-    for n in 0..N {
-        let scale = S::splat(x[n].scale);
-        for m in 0..M {
-            let sum = S::fma(S::mul(S::to_f32(total[m][n]), scale), by[m].scale, sums[m][n]);
-            sums[m][n] = if !P::MIN {
-                sum
-            } else if P::HALVES {
-                let low = S::imul(S::isplat(x[n].halves[0]), by[m].min_halves[0]);
-                let high = S::imul(S::isplat(x[n].halves[1]), by[m].min_halves[1]);
-                S::fma(S::mul(S::to_f32(S::iadd(low, high)), scale), by[m].min, sum)
-            } else {
-                S::fma(S::splat(x[n].sum), by[m].min, sum)
-            };
-        }
-    }
-}
-
-/// What sums of quants begin with: their shift times the activations', taken off.
-#[inline(always)]
-fn offset<S: Simd, P: Packed, const M: usize, const N: usize>(
-    total: &mut [[S::I; N]; M],
-    x: &[&Activations; N],
-    of: impl Fn(&Activations) -> i32,
-) {
-    if let Some(shift) = if P::WIDE { S::WIDE_SHIFT } else { P::SHIFT } {
-        for n in 0..N {
-            let start = S::isub(S::isplat(0), S::ishl(S::isplat(of(x[n])), shift));
-            for m in 0..M {
-                total[m][n] = start;
-            }
         }
     }
 }

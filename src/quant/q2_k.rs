@@ -63,20 +63,20 @@ impl Packed for Q2K {
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
-        let (scale0, min0) = halves_of::<S>(sixteen(scales, 64 + 32 * step));
-        let (scale1, min1) = halves_of::<S>(sixteen(scales, 80 + 32 * step));
-        Scales {
-            scale: halves::<S>(scales),
-            min: S::sub(S::splat(0.0), halves::<S>(&scales[32..])),
-            halves: [scale0, scale1],
-            min_halves: [min0, min1],
+        let (scale, min) = (halves::<S>(scales), S::sub(S::splat(0.0), halves::<S>(&scales[32..])));
+        let mut by = Scales::whole(scale, min);
+        for half in 0..2 {
+            let (quant, least) = nibbles_of::<S>(sixteen(scales, 64 + 32 * step + 16 * half));
+            by.scale[half] = S::mul(scale, S::to_f32(quant));
+            by.min[half] = S::mul(min, S::to_f32(least));
         }
+        by
     }
 }
 
 /// Low and high nibbles: scales and minima.
 #[inline(always)]
-fn halves_of<S: Simd>(both: &[u8; 16]) -> (S::I, S::I) {
+fn nibbles_of<S: Simd>(both: &[u8; 16]) -> (S::I, S::I) {
     let both = S::load_u8(both);
     let min = S::ishr(both, 4);
     (S::isub(both, S::ishl(min, 4)), min)

@@ -71,7 +71,11 @@ impl Packed for Q3K {
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
-        let halves_of = [S::load_i8(sixteen(scales, 32 + 32 * step)), S::load_i8(sixteen(scales, 48 + 32 * step))];
-        Scales { halves: halves_of, ..Scales::whole(halves::<S>(scales), S::splat(0.0)) }
+        let (scale, mut by) = (halves::<S>(scales), Scales::whole(S::splat(0.0), S::splat(0.0)));
+        for half in 0..2 {
+            let quant = S::load_i8(sixteen(scales, 32 + 32 * step + 16 * half));
+            by.scale[half] = S::mul(scale, S::to_f32(quant));
+        }
+        by
     }
 }

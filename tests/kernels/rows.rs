@@ -102,10 +102,10 @@ fn quantised_activations_are_the_cpus() {
                 let (quants, info): (Vec<i32>, Vec<u32>) = (quants.read(count * cols / 4), info.read(blocks * 4));
                 for (i, want) in want.iter().enumerate() {
                     assert_eq!(quants[8 * i..8 * i + 8], want.quants, "block {i}");
-                    let [low, high] = want.halves.map(|sum| sum as u32);
+                    let [_, low, high] = want.totals.map(|total| total as u32);
                     assert_eq!(
                         info[4 * i..4 * i + 4],
-                        [want.scale.to_bits(), want.sum.to_bits(), low, high],
+                        [want.scale.to_bits(), want.sums[0].to_bits(), low, high],
                         "block {i}"
                     );
                 }

@@ -212,8 +212,9 @@ impl Cpu {
                 grow(part, layout.len());
                 grow(merged, layout.len());
                 for unit in units {
-                    // The last rows of a chain see the most: they go first, so that no one waits for them at the end.
-                    let (rows, head) = (rows_of(tiles - 1 - unit / heads), unit % heads);
+                    // Head by head, so that keys and values stay near. The last rows of a chain see the most: they go first, so
+                    // that no one waits for them at the end.
+                    let (rows, head) = (rows_of(tiles - 1 - unit % tiles), unit / tiles);
                     let layout = Layout { rows: rows.len(), ..layout };
                     call.gather(head, rows.clone(), queries);
                     call.start(layout, merged);
@@ -324,12 +325,14 @@ impl<T: Stored> Call<'_, T> {
             if range.is_empty() {
                 continue;
             }
-            for i in 0..group {
-                let scores = &mut scores[(row * group + i) * ROOM..][..PAGE];
-                let at = row * layout.lanes() + i;
-                let kernel = Weigh { scores, seen: range.clone(), softcap: self.how.softcap };
-                (tops[at], totals[at]) = self.isa.dispatch(kernel);
-            }
+            let heads = row * layout.lanes()..row * layout.lanes() + group;
+            self.isa.dispatch(Weigh {
+                scores: &mut scores[row * group * ROOM..(row + 1) * group * ROOM],
+                seen: range,
+                softcap: self.how.softcap,
+                tops: &mut tops[heads.clone()],
+                totals: &mut totals[heads],
+            });
         }
 
         let all = 0..seen.len();

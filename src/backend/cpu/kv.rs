@@ -28,6 +28,8 @@ pub struct Kv {
     shape: KvShape,
     /// Memory that was never written takes none.
     data: Piece,
+    /// Room for one head's key.
+    key: Vec<u8>,
 }
 
 impl Kv {
@@ -46,7 +48,7 @@ impl Kv {
         let rounded = KvShape { slots: shape.slots.next_multiple_of(PAGE), ..shape };
         let bytes = rounded.bytes().max(1);
         let data = Arena::default().take(bytes).with_context(|| format!("allocating {bytes} bytes of KV cache"))?;
-        Ok(Self { shape: rounded, data })
+        Ok(Self { shape: rounded, data, key: vec![0; rounded.ty.bytes(rounded.width)] })
     }
 
     /// Its shape, slots rounded up to whole pages.
@@ -122,22 +124,26 @@ impl Kv {
     /// Rounds one slot's `keys` and `values` `[G*K]` and stores them.
     pub fn store(&mut self, isa: Isa, layer: usize, slot: usize, keys: &[f32], values: &[f32]) {
         let KvShape { width, ty, .. } = self.shape;
-        let mut key = vec![0; self.head_bytes()];
+        let mut key = std::mem::take(&mut self.key);
         for (head, (keys, values)) in keys.chunks_exact(width).zip(values.chunks_exact(width)).enumerate() {
             isa.dispatch(Round { ty, x: values, out: self.value_mut(layer, head, slot) });
             isa.dispatch(Round { ty, x: keys, out: &mut key });
             self.set_key(layer, head, slot, &key);
         }
+        self.key = key;
     }
 
     /// Lays one head's key of one slot across its strip.
     fn set_key(&mut self, layer: usize, head: usize, slot: usize, key: &[u8]) {
         let KvShape { width, ty, .. } = self.shape;
-        let strip = self.strip_mut(layer, head, slot);
-        for_units(ty, width, |at, size, across| {
-            let lane = across + slot % LANES * size;
-            strip[lane..lane + size].copy_from_slice(&key[at..at + size]);
-        });
+        let (strip, lane) = (self.strip_mut(layer, head, slot), slot % LANES);
+        match ty {
+            KvType::F32 => lay::<4>(strip, lane, key),
+            KvType::F16 => lay::<2>(strip, lane, key),
+            KvType::Q8_0 => for_units(ty, width, |at, size, across| {
+                strip[across + lane * size..][..size].copy_from_slice(&key[at..at + size]);
+            }),
+        }
     }
 
     /// One head's key of one slot, as a row.
@@ -186,6 +192,14 @@ impl Kv {
                 data.copy_within(at..at + size, strip_to + across + to % LANES * size);
             });
         }
+    }
+}
+
+/// Lays a key of elements of `N` bytes across lane `lane` of a strip.
+fn lay<const N: usize>(strip: &mut [u8], lane: usize, key: &[u8]) {
+    let (lanes, _) = strip.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>();
+    for (lanes, element) in lanes.iter_mut().zip(key.as_chunks::<N>().0) {
+        lanes[lane] = *element;
     }
 }
 

@@ -141,45 +141,80 @@ impl<T: Stored> Scores<'_, T> {
     }
 }
 
-/// Turns the scores that are seen into exponentials of their distance to the largest, the others beside them into zeros;
-/// gives the largest and the sum.
+/// Turns the scores of every query that are seen into exponentials of their distance to the largest, the others beside them
+/// into zeros; gives the largest and the sum of each.
 pub struct Weigh<'a> {
+    /// `[queries, ROOM]`
     pub scores: &'a mut [f32],
     pub seen: Range<usize>,
     pub softcap: Option<f32>,
+    /// `[queries]`
+    pub tops: &'a mut [f32],
+    /// `[queries]`
+    pub totals: &'a mut [f32],
 }
 
 impl Kernel for Weigh<'_> {
-    type Output = (f32, f32);
+    type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self) -> (f32, f32) {
-        let from = self.seen.start / LANES * LANES;
-        let scores = &mut self.scores[from..self.seen.end.next_multiple_of(LANES)];
-        let seen = self.seen.start - from..self.seen.end - from;
+    fn run<S: Simd>(mut self) {
+        together!(self.tops.len(), |first, N| self.some::<S, N>(first));
+    }
+}
+
+impl Weigh<'_> {
+    /// Queries in turns, as each has to wait for itself.
+    #[inline(always)]
+    fn some<S: Simd, const N: usize>(&mut self, first: usize) {
+        let (from, end) = (self.seen.start / LANES, self.seen.end.div_ceil(LANES));
+        let scores = &mut self.scores[first * ROOM..][..N * ROOM];
+        let place = |n: usize, strip: usize| n * ROOM + strip * LANES;
         if let Some(cap) = self.softcap {
             let (cap, inverse) = (S::splat(cap), S::splat(1.0 / cap));
-            for x in scores.as_chunks_mut::<LANES>().0 {
-                S::store(S::mul(cap, tanh::<S>(S::mul(S::load(x), inverse))), x);
+            for n in 0..N {
+                for x in scores[place(n, from)..place(n, end)].as_chunks_mut::<LANES>().0 {
+                    S::store(S::mul(cap, tanh::<S>(S::mul(S::load(x), inverse))), x);
+                }
             }
         }
-        scores[..seen.start].fill(f32::MIN);
-        scores[seen.end..].fill(f32::MIN);
-        let mut top = S::splat(f32::MIN);
-        for x in scores.as_chunks::<LANES>().0 {
-            top = S::max(top, S::load(x));
+        let beside = |scores: &mut [f32], n: usize, x: f32| {
+            scores[place(n, from)..n * ROOM + self.seen.start].fill(x);
+            scores[n * ROOM + self.seen.end..place(n, end)].fill(x);
+        };
+        for n in 0..N {
+            beside(scores, n, f32::MIN);
         }
-        let top = S::top(top);
-        for x in scores.as_chunks_mut::<LANES>().0 {
-            S::store(exp::<S>(S::sub(S::load(x), S::splat(top))), x);
+        let mut tops = [S::splat(f32::MIN); N];
+        for strip in from..end {
+            for n in 0..N {
+                let x = scores[place(n, strip)..].first_chunk().expect("room for every score");
+                tops[n] = S::max(tops[n], S::load(x));
+            }
         }
-        scores[..seen.start].fill(0.0);
-        scores[seen.end..].fill(0.0);
-        let mut sum = S::splat(0.0);
-        for x in scores.as_chunks::<LANES>().0 {
-            sum = S::add(sum, S::load(x));
+        for n in 0..N {
+            self.tops[first + n] = S::top(tops[n]);
+            tops[n] = S::splat(self.tops[first + n]);
         }
-        (top, S::sum(sum))
+        for strip in from..end {
+            for n in 0..N {
+                let x = scores[place(n, strip)..].first_chunk_mut().expect("room for every score");
+                S::store(exp::<S>(S::sub(S::load(x), tops[n])), x);
+            }
+        }
+        for n in 0..N {
+            beside(scores, n, 0.0);
+        }
+        let mut totals = [S::splat(0.0); N];
+        for strip in from..end {
+            for n in 0..N {
+                let x = scores[place(n, strip)..].first_chunk().expect("room for every score");
+                totals[n] = S::add(totals[n], S::load(x));
+            }
+        }
+        for n in 0..N {
+            self.totals[first + n] = S::sum(totals[n]);
+        }
     }
 }
 
