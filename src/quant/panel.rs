@@ -1,4 +1,4 @@
-//! Packed weights of the integer formats, which one kernel multiplies ([`super::dot`]).
+//! Packed weights of the integer formats, which the one kernel of `dot.rs` multiplies.
 //!
 //! A *panel* is sixteen rows of a weight matrix, stored so that one register holds four consecutive columns of all
 //! sixteen: byte `4 * row + c` of a 64-byte *group* belongs to row `row` and column `c` of the four. A dot product then
