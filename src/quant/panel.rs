@@ -90,6 +90,17 @@ impl<S: Simd> Scales<S> {
     }
 }
 
+/// Scales of halves as `Q3_K` and `Q6_K` pack them: one of the block, by row, then for each half an integer to multiply it with.
+#[inline(always)]
+pub(super) fn half_scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
+    let (scale, mut by) = (halves::<S>(scales), Scales::whole(S::splat(0.0), S::splat(0.0)));
+    for half in 0..2 {
+        let quant = S::load_i8(sixteen(scales, 32 + 32 * step + 16 * half));
+        by.scale[half] = S::mul(scale, S::to_f32(quant));
+    }
+    by
+}
+
 /// A format whose weights are integers of at most eight bits under scales. A weight is
 /// `scale * (quant - 2^SHIFT) + min`, quants being what [`Packed::quants`] gives.
 pub trait Packed: 'static {

@@ -12,7 +12,7 @@
 //! w[i] = (d * (s[i/16] - 32)) * (q[i] - 4)
 //! ```
 
-use super::panel::{Packed, Scales, bit, bits, halves, pair, plane, put, put_pairs, put_u16, sixteen};
+use super::panel::{Packed, Scales, bit, bits, half_scales, pair, plane, put, put_pairs, put_u16};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -71,11 +71,6 @@ impl Packed for Q3K {
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
-        let (scale, mut by) = (halves::<S>(scales), Scales::whole(S::splat(0.0), S::splat(0.0)));
-        for half in 0..2 {
-            let quant = S::load_i8(sixteen(scales, 32 + 32 * step + 16 * half));
-            by.scale[half] = S::mul(scale, S::to_f32(quant));
-        }
-        by
+        half_scales::<S>(scales, step)
     }
 }

@@ -11,7 +11,7 @@
 //! w[i] = (d * s[i/16]) * (q[i] - 32)
 //! ```
 
-use super::panel::{Packed, Scales, halves, nibbles, pair, put_nibbles, put_pairs, put_u16, sixteen};
+use super::panel::{Packed, Scales, half_scales, nibbles, pair, put_nibbles, put_pairs, put_u16};
 use super::{Format, f16_at, pairs, panel};
 use crate::isa::Simd;
 
@@ -65,11 +65,6 @@ impl Packed for Q6K {
     }
     #[inline(always)]
     fn scales<S: Simd>(scales: &[u8], step: usize) -> Scales<S> {
-        let (scale, mut by) = (halves::<S>(scales), Scales::whole(S::splat(0.0), S::splat(0.0)));
-        for half in 0..2 {
-            let quant = S::load_i8(sixteen(scales, 32 + 32 * step + 16 * half));
-            by.scale[half] = S::mul(scale, S::to_f32(quant));
-        }
-        by
+        half_scales::<S>(scales, step)
     }
 }
