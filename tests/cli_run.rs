@@ -252,7 +252,7 @@ fn statistics_are_complete() {
     for (key, want) in [("kv_type", "f16"), ("stop_reason", "length"), ("model", model.to_str().unwrap())] {
         assert_eq!(got[key], want, "{key}");
     }
-    assert!(["scalar", "avx2", "avx512"].contains(&got["isa"].as_str().unwrap()));
+    assert!(["scalar", "avx2", "avxvnni", "avx512"].contains(&got["isa"].as_str().unwrap()));
     for key in ["load_s", "prefill_s", "decode_s", "prefill_tok_s", "decode_tok_s", "decode_gb_s", "peak_rss_bytes"] {
         assert!(got[key].as_f64().unwrap() > 0.0, "{key}: {got}");
     }

@@ -1,22 +1,32 @@
-//! The verbs on AVX2 with FMA and F16C: sixteen lanes are two registers.
+//! The verbs on AVX2 with FMA and F16C, and with the byte products of AVX-VNNI: sixteen lanes are two registers.
 
 // One obligation covers every block: verbs run only inside `enter`, whose caller has checked the CPU (see `super::Simd`).
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::{Kernel, Simd};
+use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// AVX2, FMA and F16C.
+/// AVX2, FMA and F16C; `VNNI` says whether AVX-VNNI multiplies bytes.
 #[derive(Clone, Copy)]
-pub struct Avx2;
+pub struct Avx2<const VNNI: bool>;
 
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
+pub(super) fn has_vnni() -> bool {
+    is_available() && is_x86_feature_detected!("avxvnni")
+}
+
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn enter<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx2>()
+    kernel.run::<Avx2<false>>()
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(super) fn enter_vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2<true>>()
 }
 
 /// Sum of eight lanes, by halving.
@@ -66,12 +76,25 @@ macro_rules! both {
     };
 }
 
-impl Simd for Avx2 {
+/// The same sums, in their registers at this point of the program: the compiler regroups whole-number sums over a step, for
+/// which it keeps every activation of it in memory.
+#[inline]
+#[target_feature(enable = "avx")]
+fn here(mut sums: [__m256i; 2]) -> [__m256i; 2] {
+    // SAFETY: nothing is done.
+    unsafe {
+        asm!("/* {0} {1} */", inout(ymm_reg) sums[0], inout(ymm_reg) sums[1], options(nomem, nostack, preserves_flags));
+    }
+    sums
+}
+
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type B = [__m256i; 2];
 
-    const WIDE_SHIFT: Option<u32> = None;
+    const WIDE_SHIFT: Option<u32> = if VNNI { Some(7) } else { None };
+    const PAIRS: bool = !VNNI;
     const SUMS: usize = 4;
     const TILES: [usize; 2] = [6, 0];
 
@@ -239,20 +262,32 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot(acc: Self::I, w: Self::B, x: i32) -> Self::I {
-        // Pairs fit in i16: 2 * 63 * 128 < 2^15.
-        two!(i => {
-            let pairs = _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(x));
-            _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        })
+        if VNNI {
+            return two!(i => _mm256_dpbusd_avx_epi32(acc[i], w[i], _mm256_set1_epi32(x)));
+        }
+        Self::widen(acc, Self::pairs(Self::isplat(0), w, x))
+    }
+    #[inline(always)]
+    fn pairs(acc: Self::I, w: Self::B, x: i32) -> Self::I {
+        let sums = two!(i => _mm256_add_epi16(acc[i], _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(x))));
+        unsafe { here(sums) }
+    }
+    #[inline(always)]
+    fn widen(acc: Self::I, pairs: Self::I) -> Self::I {
+        two!(i => _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs[i], _mm256_set1_epi16(1))))
     }
     #[inline(always)]
     fn dot_wide(acc: Self::I, w: Self::B, x: i32) -> Self::I {
+        if VNNI {
+            return Self::dot(acc, w, x);
+        }
         // |w| is at most 128 and |x| at most 127, so pairs fit in i16 once the sign has moved from w to x.
-        two!(i => {
+        let sums = two!(i => {
             let w = _mm256_xor_si256(w[i], _mm256_set1_epi8(-128));
             let x = _mm256_sign_epi8(_mm256_set1_epi32(x), w);
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), x);
             _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        })
+        });
+        unsafe { here(sums) }
     }
 }

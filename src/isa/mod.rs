@@ -29,13 +29,15 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// The same with AVX-VNNI.
+    AvxVnni,
     /// AVX-512 F, BW, DQ, VL with VNNI.
     Avx512,
 }
 
 impl Isa {
     /// All there are, slowest first.
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512];
 
     /// Whether this CPU can run it.
     pub fn is_available(self) -> bool {
@@ -43,6 +45,7 @@ impl Isa {
         let x86 = match self {
             Isa::Scalar => true,
             Isa::Avx2 => avx2::is_available(),
+            Isa::AvxVnni => avx2::has_vnni(),
             Isa::Avx512 => avx512::is_available(),
         };
         #[cfg(not(target_arch = "x86_64"))]
@@ -65,6 +68,7 @@ impl Isa {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
         }
     }
@@ -81,6 +85,12 @@ impl Isa {
                 debug_assert!(self.is_available());
                 // SAFETY: an `Isa` other than scalar is taken from `available` or checked against it where it is parsed.
                 unsafe { avx2::enter(kernel) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => {
+                debug_assert!(self.is_available());
+                // SAFETY: as above.
+                unsafe { avx2::enter_vnni(kernel) }
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
@@ -116,6 +126,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// What [`Simd::dot_wide`] leaves in its sum: `Some(7)` means 128 times the sum of `x`, `None` means nothing.
     const WIDE_SHIFT: Option<u32>;
+    /// Whether [`Simd::pairs`] of several groups, widened together, cost less than as many [`Simd::dot`].
+    const PAIRS: bool = false;
     /// Sums that fit into the registers, beside what a kernel reads.
     const SUMS: usize;
     /// Rows, at most eight, whose sums of a product fit into the registers beside one panel of weights, and beside two of them,
@@ -196,6 +208,17 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn lookup(table: &[u8; 16], a: Self::B) -> Self::B;
     /// Adds to each lane the four products of its unsigned bytes of `w` (at most 63) and the signed bytes of `x`.
     fn dot(acc: Self::I, w: Self::B, x: i32) -> Self::I;
+    /// Like [`Simd::dot`] in a narrower form that begins with zero: with [`Simd::PAIRS`], sixteen bits for each two products,
+    /// which hold 8 groups with `w` below 16, 4 below 32, 2 below 64.
+    #[inline(always)]
+    fn pairs(acc: Self::I, w: Self::B, x: i32) -> Self::I {
+        Self::dot(acc, w, x)
+    }
+    /// Adds what [`Simd::pairs`] gave to sums of [`Simd::dot`].
+    #[inline(always)]
+    fn widen(acc: Self::I, pairs: Self::I) -> Self::I {
+        Self::iadd(acc, pairs)
+    }
     /// Adds to each lane the four products of its bytes of `w`, each meaning its value less 128, and the signed bytes of
     /// `x` (above -128); up to what [`Simd::WIDE_SHIFT`] says has to be taken off afterwards.
     fn dot_wide(acc: Self::I, w: Self::B, x: i32) -> Self::I;

@@ -66,6 +66,16 @@ impl Kernel for Verbs<'_> {
         for w in [S::and(w, 15), S::and(S::shr(w, 4), 15), S::and(S::shl(w, 3), 0x38), S::and(S::or(w, v), 63)] {
             i(S::dot(S::isplat(3), w, self.x));
         }
+        for bits in 4..7 {
+            let (mut sum, mut largest) = (S::isplat(0), S::isplat(0));
+            for group in 0..1 << (7 - bits) {
+                let mask = (1 << bits) - 1;
+                sum = S::pairs(sum, S::and(if group % 2 == 0 { w } else { v }, mask), self.x);
+                largest = S::pairs(largest, S::and(S::bytes(&[255; 64]), mask), i32::from_le_bytes([127; 4]));
+            }
+            i(S::widen(S::isplat(-5), sum));
+            i(S::widen(S::isplat(5), largest));
+        }
         for w in [w, v, S::lookup(table, S::and(w, 15))] {
             let mut sum = S::dot_wide(S::isplat(-9), w, self.x);
             if let Some(shift) = S::WIDE_SHIFT {

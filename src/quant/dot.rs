@@ -144,26 +144,49 @@ fn tile<S: Simd, P: Packed, const M: usize, const N: usize>(
     }
 }
 
+/// Groups whose sums are widened together where an instruction set adds pairs (see [`Simd::pairs`]).
+const fn run<P: Packed>() -> usize {
+    let (fit, groups) = (1 << 7u32.saturating_sub(P::BITS), if P::HALVES { 4 } else { 8 });
+    if fit < groups { fit } else { groups }
+}
+
 /// Adds to `total` the products of some groups, written out for the shifts to be constants. For each group all sums in
 /// turns: none waits for the one before.
 macro_rules! dots {
-    ($s:ident, $p:ident, $m:ident, $n:ident, $total:ident, $slots:ident, $x:ident, $ahead:ident; $($g:literal)*) => {$({
-        let mut w = [$s::bytes(&$slots[0][0]); $m];
-        for m in 0..$m {
-            w[m] = $p::quants::<$s>($slots[m], $g);
-        }
-        if $m == 1 {
-            for line in ($g..step_bytes::<$p>().div_ceil(64)).step_by(8) {
-                $s::prefetch($ahead.wrapping_add(64 * line));
-            }
-        }
-        for n in 0..$n {
-            let x = $x[n].quants[$g];
+    ($s:ident, $p:ident, $m:ident, $n:ident, $total:ident, $slots:ident, $x:ident, $ahead:ident; $($g:literal)*) => {
+        let mut pairs = [[$s::isplat(0); $n]; $m];
+        $({
+            let mut w = [$s::bytes(&$slots[0][0]); $m];
             for m in 0..$m {
-                $total[m][n] = if $p::WIDE { $s::dot_wide($total[m][n], w[m], x) } else { $s::dot($total[m][n], w[m], x) };
+                w[m] = $p::quants::<$s>($slots[m], $g);
             }
-        }
-    })*};
+            if $m == 1 {
+                for line in ($g..step_bytes::<$p>().div_ceil(64)).step_by(8) {
+                    $s::prefetch($ahead.wrapping_add(64 * line));
+                }
+            }
+            for n in 0..$n {
+                let x = $x[n].quants[$g];
+                for m in 0..$m {
+                    if $p::BITS == 8 {
+                        $total[m][n] = $s::dot_wide($total[m][n], w[m], x);
+                    } else if $s::PAIRS {
+                        pairs[m][n] = $s::pairs(pairs[m][n], w[m], x);
+                    } else {
+                        $total[m][n] = $s::dot($total[m][n], w[m], x);
+                    }
+                }
+            }
+            if $p::BITS < 8 && $s::PAIRS && ($g + 1) % run::<$p>() == 0 {
+                for n in 0..$n {
+                    for m in 0..$m {
+                        $total[m][n] = $s::widen($total[m][n], pairs[m][n]);
+                        pairs[m][n] = $s::isplat(0);
+                    }
+                }
+            }
+        })*
+    };
 }
 
 /// One step: for `M` panels and `N` rows sixteen sums each, thirty-two columns on. Beside one panel as much is asked for
@@ -194,7 +217,7 @@ fn advance<S: Simd, P: Packed, const M: usize, const N: usize>(
 #[inline(always)]
 fn begin<S: Simd, P: Packed, const M: usize, const N: usize>(x: &[&Activations; N], part: usize) -> [[S::I; N]; M] {
     let mut total = [[S::isplat(0); N]; M];
-    if let Some(shift) = if P::WIDE { S::WIDE_SHIFT } else { P::SHIFT } {
+    if let Some(shift) = if P::BITS == 8 { S::WIDE_SHIFT } else { P::SHIFT } {
         for n in 0..N {
             let start = S::isub(S::isplat(0), S::ishl(S::isplat(x[n].totals[part]), shift));
             for m in 0..M {

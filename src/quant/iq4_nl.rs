@@ -49,10 +49,10 @@ pub struct Iq4Nl;
 impl Packed for Iq4Nl {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 8;
     const SLOTS: usize = 4;
     const SCALES: usize = 32;
     const SHIFT: Option<u32> = None;
-    const WIDE: bool = true;
 
     fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
         put_u16(scales, row, block);

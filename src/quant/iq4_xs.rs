@@ -48,10 +48,10 @@ pub struct Iq4Xs;
 impl Packed for Iq4Xs {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 8;
     const SLOTS: usize = 4;
     const SCALES: usize = 160;
     const SHIFT: Option<u32> = None;
-    const WIDE: bool = true;
 
     fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
         put_u16(scales, row, block);

@@ -58,6 +58,7 @@ pub struct Mxfp4;
 impl Packed for Mxfp4 {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 5;
     const SLOTS: usize = 4;
     const SCALES: usize = 16;
     const SHIFT: Option<u32> = Some(4);

@@ -108,14 +108,14 @@ pub trait Packed: 'static {
     const BLOCK: usize;
     /// Bytes of a block in the file.
     const BYTES: usize;
+    /// Bits of the quants that [`Packed::quants`] gives. Eight mean their value less 128 (then `SHIFT` is `None`).
+    const BITS: u32;
     /// 64-byte slots of quants per step.
     const SLOTS: usize;
     /// Bytes of scales per block of a panel.
     const SCALES: usize;
     /// What is taken off a quant, as a power of two.
     const SHIFT: Option<u32>;
-    /// Quants use all eight bits and mean their value less 128 (then `SHIFT` is `None`).
-    const WIDE: bool = false;
     /// The halves of a step have scales of their own.
     const HALVES: bool = false;
     /// Weights have a minimum.

@@ -40,6 +40,7 @@ pub struct Q2K;
 impl Packed for Q2K {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 2;
     const SLOTS: usize = 2;
     const SCALES: usize = 320;
     const SHIFT: Option<u32> = None;

@@ -49,6 +49,7 @@ pub struct Q3K;
 impl Packed for Q3K {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 3;
     const SLOTS: usize = 3;
     const SCALES: usize = 288;
     const SHIFT: Option<u32> = Some(2);

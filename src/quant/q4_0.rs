@@ -35,6 +35,7 @@ pub struct Q4_0;
 impl Packed for Q4_0 {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 4;
     const SLOTS: usize = 4;
     const SCALES: usize = 32;
     const SHIFT: Option<u32> = Some(3);

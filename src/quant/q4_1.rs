@@ -36,6 +36,7 @@ pub struct Q4_1;
 impl Packed for Q4_1 {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 4;
     const SLOTS: usize = 4;
     const SCALES: usize = 64;
     const SHIFT: Option<u32> = None;

@@ -47,6 +47,7 @@ pub struct Q4K;
 impl Packed for Q4K {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 4;
     const SLOTS: usize = 4;
     const SCALES: usize = 320;
     const SHIFT: Option<u32> = None;

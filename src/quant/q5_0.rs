@@ -37,6 +37,7 @@ pub struct Q5_0;
 impl Packed for Q5_0 {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 5;
     const SLOTS: usize = 5;
     const SCALES: usize = 32;
     const SHIFT: Option<u32> = Some(4);

@@ -38,6 +38,7 @@ pub struct Q5_1;
 impl Packed for Q5_1 {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 5;
     const SLOTS: usize = 5;
     const SCALES: usize = 64;
     const SHIFT: Option<u32> = None;

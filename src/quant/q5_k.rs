@@ -44,6 +44,7 @@ pub struct Q5K;
 impl Packed for Q5K {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 5;
     const SLOTS: usize = 5;
     const SCALES: usize = 320;
     const SHIFT: Option<u32> = None;

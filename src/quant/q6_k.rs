@@ -41,6 +41,7 @@ pub struct Q6K;
 impl Packed for Q6K {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 6;
     const SLOTS: usize = 6;
     const SCALES: usize = 288;
     const SHIFT: Option<u32> = Some(5);

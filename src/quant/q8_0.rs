@@ -34,10 +34,10 @@ pub struct Q8_0;
 impl Packed for Q8_0 {
     const BLOCK: usize = BLOCK;
     const BYTES: usize = BYTES;
+    const BITS: u32 = 8;
     const SLOTS: usize = 8;
     const SCALES: usize = 32;
     const SHIFT: Option<u32> = None;
-    const WIDE: bool = true;
 
     fn pack(block: &[u8], row: usize, quants: &mut [[u8; 64]], scales: &mut [u8]) {
         put_u16(scales, row, block);
