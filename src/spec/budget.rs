@@ -10,12 +10,11 @@
 //! costs nothing is never forgotten. One that does not pay rests, and is tried again after ever longer pauses.
 
 use super::round::{Draft, Effort, Sketch};
+use super::score::{MEMORY, Mean, PRIOR, Score};
 use super::tally::Times;
 use crate::tree::{DraftTree, Token};
 use std::time::Duration;
 
-/// Rounds over which the present rate of tokens is taken, and about as many that costs remember.
-const MEMORY: f64 = 24.0;
 /// Samples of a width's cost that are kept; their median counts, so that one slow pass does no harm.
 const SAMPLES: usize = 5;
 /// Rounds after which the cost of a width is no longer known. Machines change their speed: a width that was measured while all
@@ -26,13 +25,9 @@ const FRESH: u64 = 64;
 const HOPE: f64 = 0.04;
 /// Rounds that a drafter which does not pay rests, at first and at most.
 const REST: (u32, u32) = (8, 512);
-/// Weight of what is believed of a claim before anything is seen, in guesses.
-const PRIOR: f64 = 4.0;
 /// What is believed of a place before a drafter has guessed there, and the weight of that: little, for a drafter that
 /// computes costs as much as it takes to see that it fails.
 const HOPED: (f64, f64) = (0.6, 2.0);
-/// Guesses that a belief remembers.
-const WINDOW: f64 = 32.0;
 /// Upper ends of the classes that claims are put in.
 const CLAIMS: [f64; 10] = [0.02, 0.06, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.0];
 /// Upper ends of the classes of depths.
@@ -97,7 +92,8 @@ struct Record {
     by_claim: [Score; CLAIMS.len()],
     /// The same by class of depth.
     by_depth: [[Score; CLAIMS.len()]; DEPTHS.len()],
-    /// Places it guessed at, by class of depth: whether one of its guesses was right.
+    /// Places it guessed at, by class of depth: whether one of its guesses was right. What was right and not thought worth
+    /// verifying says neither, but when the drafter is tried.
     places: [Score; DEPTHS.len()],
     /// Rounds it has rested, and is to rest.
     rested: u32,
@@ -105,52 +101,6 @@ struct Record {
     /// On trial this round; to be tried again in the next, for the last trial went well.
     on_trial: bool,
     again: bool,
-}
-
-/// Right ones among the latest.
-#[derive(Clone, Copy, Debug, Default)]
-struct Score {
-    seen: f64,
-    right: f64,
-}
-
-impl Score {
-    fn add(&mut self, right: bool) {
-        self.add_claim(1.0, right);
-    }
-
-    /// Adds a guess that counts as much as was claimed of it.
-    fn add_claim(&mut self, claim: f64, right: bool) {
-        let keep = 1.0 - 1.0 / WINDOW;
-        self.seen = self.seen * keep + claim;
-        self.right = self.right * keep + f64::from(u8::from(right));
-    }
-
-    /// Forgets down to the share `least`, but for what keeps the estimate from going back to where it began.
-    fn fade(&mut self, least: f64) {
-        let keep = (2.0 * PRIOR / self.seen).clamp(least, 1.0);
-        self.seen *= keep;
-        self.right *= keep;
-    }
-
-    /// The chance of the next, given what was believed before, with what weight.
-    fn chance(&self, prior: f64, weight: f64) -> f64 {
-        (self.right + weight * prior) / (self.seen + weight)
-    }
-}
-
-/// A running mean: exact at first, then forgetting.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    value: f64,
-    seen: f64,
-}
-
-impl Mean {
-    fn add(&mut self, x: f64) {
-        self.seen = (self.seen + 1.0).min(MEMORY);
-        self.value += (x - self.value) / self.seen;
-    }
 }
 
 /// What a drafter is to do in a round.
@@ -437,9 +387,11 @@ impl Budget {
     pub fn learn(&mut self, draft: &Draft, tokens: &[Token], times: Times, whole: Duration) {
         let sketch = draft.shadow.as_ref().unwrap_or(&draft.sketch);
         let nodes = sketch.tree.nodes();
-        let mut node = Some(0);
+        let (mut node, mut verified) = (Some(0), Some(0));
         for &token in tokens {
             let Some(parent) = node.take() else { break };
+            let below = verified;
+            verified = below.and_then(|parent| draft.tree().child(parent, token));
             let mut right_at = vec![None; self.drafters.len()];
             for id in sketch.tree.children(parent) {
                 let right = nodes[id].token == token;
@@ -449,14 +401,18 @@ impl Budget {
                 record.claimed.add_claim(claim, right);
                 record.by_claim[class(&CLAIMS, claim)].add(right);
                 record.by_depth[depth][class(&CLAIMS, claim)].add(right);
-                let any = right_at[owner].get_or_insert((depth, false));
-                any.1 |= right;
+                if below.is_some() {
+                    let any = right_at[owner].get_or_insert((depth, Some(false)));
+                    if right {
+                        any.1 = (verified.is_some() || record.on_trial).then_some(true);
+                    }
+                }
                 if right {
                     node = Some(id);
                 }
             }
             for (record, place) in self.drafters.iter_mut().zip(right_at) {
-                if let Some((depth, right)) = place {
+                if let Some((depth, Some(right))) = place {
                     record.again |= record.on_trial && depth == 0 && right;
                     record.places[depth].add(right);
                 }

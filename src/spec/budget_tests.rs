@@ -233,6 +233,31 @@ fn a_drafter_that_does_not_pay_rests_ever_longer() {
     assert_eq!((0..100).find(|_| budget.turn(0, &sketch) == Turn::Try), Some(7), "another text, another try");
 }
 
+/// What was right and not worth its row is no reason to ask for more of it, nor against it.
+#[test]
+fn what_was_right_and_pruned_says_nothing() {
+    for (tried, keep, token, counted) in [
+        (false, 0b001, 1, None),
+        (false, 0b001, 9, Some(0.0)),
+        (false, 0b011, 1, Some(1.0)),
+        (false, 0b101, 1, None),
+        (true, 0b001, 1, Some(1.0)),
+    ] {
+        let mut budget = Budget::new(Nodes::Auto(63), 1);
+        budget.drafters[0].on_trial = tried;
+        let mut draft = Draft::of(DraftTree::new(0, 64));
+        for guess in [1, 2] {
+            draft.sketch.tree.push(0, guess, -1.0).unwrap();
+            draft.sketch.owners.push(0);
+        }
+        draft.efforts = vec![Effort { steps: 1, ..Effort::default() }];
+        draft.prune(keep);
+        budget.learn(&draft, &[token], Times::default(), Duration::from_millis(1));
+        let place = budget.drafters[0].places[0];
+        assert_eq!((place.seen, place.right), counted.map_or((0.0, 0.0), |right| (1.0, right)), "{keep:b} {token}");
+    }
+}
+
 /// Heads that cost most of a pass together pay if all their levels do, though the first alone would not.
 #[test]
 fn what_guesses_all_levels_at_once_is_paid_once() {

@@ -18,6 +18,7 @@ pub mod output;
 pub mod rejection;
 mod resume;
 pub mod round;
+mod score;
 pub mod sidecar;
 pub mod standalone;
 pub mod tally;
