@@ -2,8 +2,8 @@
 //!
 //! Measured with what the kernels are made of, so that a bound made of these rates is one the kernels could reach: memory
 //! on huge pages as weights have it, read line by line with the kernels' own prefetch and split over the team as panels
-//! are; [`Simd::dot`] and [`Simd::fma`] on operands that are at hand. Each rate is the best of several runs, for a run can
-//! only be disturbed, never helped.
+//! are; [`Simd::dot`] ([`Simd::pairs`], where these are added first) and [`Simd::fma`] on operands that are at hand. Each
+//! rate is the best of several runs, for a run can only be disturbed, never helped.
 
 use super::Cpu;
 use super::team::Team;
@@ -148,7 +148,7 @@ impl Kernel for Lines<'_> {
     }
 }
 
-/// Dots into `N` sums by turns, as a product with `N` rows of a batch has them.
+/// Dots into `N` sums by turns, as a product with `N` rows of a batch has them. What they come to does not matter.
 struct Dots<'a, const N: usize> {
     w: &'a [u8; 64],
     x: &'a [i32; OPERANDS],
@@ -164,7 +164,7 @@ impl<const N: usize> Kernel for Dots<'_, N> {
         for _ in 0..TIMES {
             for x in self.x.as_chunks::<N>().0 {
                 for (sum, &x) in sums.iter_mut().zip(x) {
-                    *sum = S::dot(*sum, w, x);
+                    *sum = if S::PAIRS { S::pairs(*sum, w, x) } else { S::dot(*sum, w, x) };
                 }
             }
         }
