@@ -282,12 +282,11 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             return Self::dot(acc, w, x);
         }
         // |w| is at most 128 and |x| at most 127, so pairs fit in i16 once the sign has moved from w to x.
-        let sums = two!(i => {
+        let pairs = two!(i => {
             let w = _mm256_xor_si256(w[i], _mm256_set1_epi8(-128));
             let x = _mm256_sign_epi8(_mm256_set1_epi32(x), w);
-            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), x);
-            _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            _mm256_maddubs_epi16(_mm256_abs_epi8(w), x)
         });
-        unsafe { here(sums) }
+        unsafe { here(Self::widen(acc, pairs)) }
     }
 }
