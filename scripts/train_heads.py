@@ -225,6 +225,16 @@ def rounded(x, kind):
     return x + jax.lax.stop_gradient(back.reshape(x.shape) - x)
 
 
+def moved(before, at, after):
+    """Rows `before [N, D]`, moved by the affine map that best takes its rows `at` to `after`: training moves the rows of all
+    tokens of an output alike, most of all those that it never had right."""
+    wide = np.pad(before, ((0, 0), (0, 1)), constant_values=1.0)
+    own = wide[at]
+    square = own.T @ own
+    square += 0.03 * np.trace(square) / len(square) * np.eye(len(square))
+    return before + wide @ np.linalg.solve(square, own.T @ (after - before[at]))
+
+
 def is_output(name):
     return name.endswith("output.weight") and "attn" not in name
 
@@ -264,7 +274,7 @@ class Trainer:
         self.measure = jax.jit(self.measure_of)
 
     def begun(self, weights, place):
-        """The weights of a head that was written before; rows of tokens that it has none of are the target's, moved as its were."""
+        """The weights of a head that was written before; rows of tokens that it has none of are the target's, `moved` as its were."""
         head = Head(self.options.start, self.options.kind, self.target)
         at = place[head.ids]
         known = at >= 0
@@ -273,7 +283,7 @@ class Trainer:
         for name, fresh in weights.items():
             held = head.matrix(name) / self.scales.get(name, 1.0)
             if is_output(name) and held.shape == (len(head.ids), fresh.shape[1]):
-                rows = fresh + (held[known] - fresh[at[known]]).mean(0)
+                rows = moved(fresh, at[known], held[known])
                 rows[at[known]] = held[known]
                 held = rows
             if held.shape != fresh.shape:

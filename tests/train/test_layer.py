@@ -92,6 +92,21 @@ class Rounding(unittest.TestCase):
             file = gguf.quants.dequantize(gguf.quants.quantize(x, kind), kind)
             np.testing.assert_allclose(trainer.rounded(x, name), file, rtol=1e-6, atol=1e-7)
 
+class Moved(unittest.TestCase):
+    def test_new_rows_go_where_training_took_the_others(self):
+        random = np.random.default_rng(1)
+        before = random.normal(size=(300, 32))
+        turn, by = random.normal(size=(32, 32)) / 32**0.5, random.normal(size=32)
+        trained = before + before @ turn + by
+        at = np.arange(0, 300, 2)
+        after = trained[at] + random.normal(size=(150, 32)) * 0.02
+        error = lambda rows: np.linalg.norm(rows - trained[1::2]) / np.linalg.norm(trained[1::2] - before[1::2])
+        self.assertLess(error(trainer.moved(before, at, after)[1::2]), 0.2)
+        self.assertGreater(error(before[1::2] + (after - before[at]).mean(0)), 0.5)
+        # Fewer rows than columns: nothing is made up, rows stay nearer to where they belong than if left alone.
+        few = at[:8]
+        self.assertLess(error(trainer.moved(before, few, trained[few])[1::2]), 1.0)
+
 
 if __name__ == "__main__":
     unittest.main()
