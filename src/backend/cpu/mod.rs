@@ -35,7 +35,7 @@ pub use kv::Kv;
 pub use weight::{Table, Weight};
 
 /// Rows of a batch that share one pass over a weight.
-const TILE: usize = 64;
+const TILE: usize = 128;
 /// Bytes of panels that are handed out together at least.
 const RUN: usize = 8 * 1024;
 /// Floats of activations below which waking the team costs more than it brings.
