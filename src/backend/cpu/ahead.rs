@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Bytes that a member asks for at most, as they have to stay in its second-level cache.
 const ROOM: usize = 256 * 1024;
 /// Runs of panels that are told of; more than products that are ever taken together.
-const PIECES: usize = 4;
+pub const PIECES: usize = 4;
 /// Products to remember, many more than a model has. Beyond that all are forgotten.
 const KEPT: usize = 8192;
 

@@ -20,10 +20,10 @@ use super::{Activation, Attention, Backend, Description, KvShape, KvType, Larges
 use crate::gguf::TensorView;
 use crate::isa::{Isa, Kernel};
 use crate::quant::panel::{Activations, Quantise, STEP};
-use crate::quant::{Dot, Input, Out, ROWS};
+use crate::quant::{Dot, Format, Input, Out, ROWS};
 use crate::sample;
 use crate::tree::Token;
-use ahead::Order;
+use ahead::{Order, PIECES};
 use anyhow::{Context, Result};
 use attend::Rooms;
 use std::ops::Range;
@@ -95,6 +95,29 @@ impl SharedRows {
     unsafe fn row<'a>(self, row: usize) -> &'a mut [f32] {
         // SAFETY: the caller's contract.
         unsafe { self.part(row, 0..self.cols) }
+    }
+}
+
+/// A product as members of the team take it: by value, for all of it to be where their job is.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    dot: fn(Isa, Dot<'_>),
+    int8: bool,
+    panels: &'a [u8],
+    /// Bytes of a panel.
+    size: usize,
+    bias: Option<&'a [f32]>,
+    out: SharedRows,
+    /// The number of its first panel among those of all products.
+    first: usize,
+}
+
+impl<'a> Part<'a> {
+    fn new(p: &mut Product<'a, Cpu>, first: usize) -> Self {
+        let Format { dot, int8, panel_bytes, .. } = *p.weight.format;
+        let panels = p.weight.panels(0..p.weight.panel_count());
+        let (size, bias) = (panel_bytes(p.weight.cols).max(1), p.bias.map(|bias| &bias[..]));
+        Self { dot, int8, panels, size, bias, out: p.out.shared(), first }
     }
 }
 
@@ -305,45 +328,43 @@ impl Backend for Cpu {
                 });
             }
         }
-        // Every product's panels in one row of units, so that threads are woken once.
-        let mut ends = Vec::with_capacity(products.len());
-        let mut panels = 0;
-        for p in products.iter_mut() {
-            assert_eq!(p.weight.cols, cols);
-            assert_eq!(p.weight.rows, p.out.cols);
-            p.out.set_rows(rows);
-            panels += p.weight.panel_count();
-            ends.push(panels);
-        }
-        let outs: Vec<SharedRows> = products.iter_mut().map(|p| p.out.shared()).collect();
-        let products = &*products;
-        let activations = &*activations;
-        let soon = order.note(products, panels, team.threads());
-        // A run of panels is worth the call.
-        let grain = products.first().map_or(1, |p| RUN.div_ceil((p.weight.format.panel_bytes)(cols).max(1)));
-        for first in (0..rows).step_by(TILE) {
-            let tile = first..rows.min(first + TILE);
-            team.spread_before(panels, grain, soon, |_, units| {
-                let mut start = 0;
-                for ((p, out), &end) in products.iter().zip(&outs).zip(&ends) {
-                    let mine = units.start.max(start)..units.end.min(end);
-                    if !mine.is_empty() {
-                        let mine = mine.start - start..mine.end - start;
-                        let input = if p.weight.format.int8 {
-                            Input::Int8(&activations[tile.start * blocks..tile.end * blocks])
-                        } else {
-                            Input::F32(&x.values()[tile.start * cols..tile.end * cols])
-                        };
+        let (isa, activations) = (self.isa, &*activations);
+        for products in products.chunks_mut(PIECES) {
+            // Every product's panels in one row of units, so that threads are woken once.
+            let (mut parts, mut panels) = ([None; PIECES], 0);
+            for (part, p) in parts.iter_mut().zip(&mut *products) {
+                assert!(p.weight.cols == cols && p.weight.rows == p.out.cols);
+                p.out.set_rows(rows);
+                let first = panels;
+                panels += p.weight.panel_count();
+                *part = Some(Part::new(p, first));
+            }
+            let soon = order.note(products, panels, team.threads());
+            // A run of panels is worth the call.
+            let grain = parts[0].map_or(1, |part| RUN.div_ceil(part.size.max(1)));
+            for first in (0..rows).step_by(TILE) {
+                let tile = first..rows.min(first + TILE);
+                let quants = activations.get(tile.start * blocks..tile.end * blocks).unwrap_or_default();
+                let x = &x.values()[tile.start * cols..tile.end * cols];
+                team.spread_near(panels, grain, quants, soon, move |_, units| {
+                    for part in parts.iter().flatten() {
+                        let units =
+                            units.start.max(part.first)..units.end.min(part.first + part.panels.len() / part.size);
+                        if units.is_empty() {
+                            continue;
+                        }
+                        let mine = units.start - part.first..units.end - part.first;
+                        let input = if part.int8 { Input::Int8(quants) } else { Input::F32(x) };
                         // SAFETY: the rows of this tile, columns of these panels: units are given out once.
                         let out = unsafe {
-                            let base = out.base.add(tile.start * out.cols);
-                            Out::new(base, tile.len(), out.cols, mine.start * ROWS, p.bias.map(|b| &b[..]))
+                            let base = part.out.base.add(tile.start * part.out.cols);
+                            Out::new(base, tile.len(), part.out.cols, mine.start * ROWS, part.bias)
                         };
-                        (p.weight.format.dot)(self.isa, Dot { panels: p.weight.panels(mine), cols, input, out });
+                        let panels = &part.panels[mine.start * part.size..mine.end * part.size];
+                        (part.dot)(isa, Dot { panels, cols, input, out });
                     }
-                    start = end;
-                }
-            });
+                });
+            }
         }
     }
 

@@ -7,13 +7,17 @@
 //!
 //! Nobody waits for a member that has not begun: on a busy machine a worker may get its core only when the others have
 //! done everything, and then it finds the gate closed.
+//!
+//! What one core wrote takes others as long to read as memory, so a worker that came upon such lines one after the other would
+//! begin late: it finds on one line, the door, where all of them are, and asks for them at once.
 
 use super::ahead::Soon;
+use crate::isa;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::thread::{JoinHandle, Thread};
 
 /// Rounds of spinning before a worker parks, some tens of microseconds: longer than what one thread does alone between
@@ -21,6 +25,9 @@ use std::thread::{JoinHandle, Thread};
 const SPINS: u32 = 4_000;
 /// Rounds of spinning before the leader lets others run while it waits: a worker may be waiting for its core.
 const LEADER_SPINS: u32 = 1_000;
+
+/// Cache lines that a worker asks for at most of what a job reads.
+const NEAR: usize = 128;
 
 /// What is to be done, and what each member will read after it, who brings it near while it waits; of nobody to leave that
 /// as it is.
@@ -30,16 +37,47 @@ struct Job<'a> {
     soon: &'a [Soon],
 }
 
-/// Bits of [`Shared::gate`]: workers within, whether it is closed, and the number of the job.
+/// Bits of [`Door::gate`]: workers within, whether it is closed, and the number of the job.
 const INSIDE: u64 = (1 << 31) - 1;
 const CLOSED: u64 = 1 << 31;
 const JOB: u64 = 1 << 32;
 
-struct Shared {
+/// What workers look at while they wait, on one cache line.
+#[repr(align(64))]
+struct Door {
     /// Who may work on what: see [`INSIDE`], [`CLOSED`], [`JOB`].
     gate: AtomicU64,
     /// The current job; written by the leader while the gate is closed and no one is inside.
     job: UnsafeCell<Option<Job<'static>>>,
+    /// Where cache lines begin that every member reads in the current job, only to be asked for.
+    near: [AtomicUsize; 2],
+    /// How many they are.
+    lines: [AtomicU32; 2],
+}
+
+impl Door {
+    /// Says where the job's lines are: `[address, bytes]`.
+    fn tell(&self, near: [[usize; 2]; 2]) {
+        for ((at, lines), [start, bytes]) in self.near.iter().zip(&self.lines).zip(near) {
+            let count = (start % 64 + bytes).div_ceil(64).min(NEAR);
+            at.store(start - start % 64, Relaxed);
+            lines.store(count as u32, Relaxed);
+        }
+    }
+
+    /// Asks for the lines of the job. They may be those of the next already, or of none: nothing is read.
+    fn ask(&self) {
+        for (at, lines) in self.near.iter().zip(&self.lines) {
+            let at = at.load(Relaxed);
+            (0..lines.load(Relaxed) as usize).for_each(|line| isa::prefetch_near((at + 64 * line) as *const u8));
+        }
+    }
+}
+
+struct Shared {
+    door: Door,
+    /// Units of the current job, by member.
+    shares: Vec<Share>,
     /// Per worker: about to park, or parked.
     parked: Vec<AtomicBool>,
     panicked: AtomicBool,
@@ -58,9 +96,9 @@ unsafe impl Send for Shared {}
 struct Share(AtomicU64);
 
 impl Share {
-    fn new(units: Range<usize>) -> Self {
+    fn set(&self, units: Range<usize>) {
         assert!(units.end <= u32::MAX as usize);
-        Self(AtomicU64::new((units.start as u64) << 32 | units.end as u64))
+        self.0.store((units.start as u64) << 32 | units.end as u64, Relaxed);
     }
 
     /// Some units from the front: a third of what is left, so that ever less is left in one hand.
@@ -106,8 +144,13 @@ impl Team {
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let workers = threads.max(1) - 1;
         let shared = Arc::new(Shared {
-            gate: AtomicU64::new(CLOSED),
-            job: UnsafeCell::new(None),
+            door: Door {
+                gate: AtomicU64::new(CLOSED),
+                job: UnsafeCell::new(None),
+                near: Default::default(),
+                lines: Default::default(),
+            },
+            shares: (0..=workers).map(|_| Share(AtomicU64::new(0))).collect(),
             parked: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             panicked: AtomicBool::new(false),
             quit: AtomicBool::new(false),
@@ -131,18 +174,28 @@ impl Team {
     /// Runs `f` over `0..units` in runs of at least `grain`, as far as there are so many, spread over the members. `f` also
     /// gets the member's number, the caller's being 0. `&mut` because there is one job at a time.
     pub fn spread(&mut self, units: usize, grain: usize, f: impl Fn(usize, Range<usize>) + Sync) {
-        self.spread_before(units, grain, &[], f);
+        self.spread_near::<u8>(units, grain, &[], &[], f);
     }
 
-    /// As [`Team::spread`], also telling each member what it will read `soon`; of nobody to leave that as it is.
-    pub fn spread_before(&mut self, units: usize, grain: usize, soon: &[Soon], f: impl Fn(usize, Range<usize>) + Sync) {
+    /// As [`Team::spread`], also telling the members what all of them will read in `f`, beyond what it captures, and each what it
+    /// will read `soon`; of nobody to leave that as it is.
+    pub fn spread_near<T: Sync>(
+        &mut self,
+        units: usize,
+        grain: usize,
+        input: &[T],
+        soon: &[Soon],
+        f: impl Fn(usize, Range<usize>) + Sync,
+    ) {
         if units <= grain || self.workers.is_empty() {
             return f(0, 0..units);
         }
-        let members = self.threads();
-        let of = |member: usize| Share::new(units * member / members..units * (member + 1) / members);
-        let shares: Vec<Share> = (0..members).map(of).collect();
-        let run = |member: usize| {
+        let (members, shares) = (self.threads(), &self.shared.shares[..]);
+        for (member, share) in shares.iter().enumerate() {
+            share.set(units * member / members..units * (member + 1) / members);
+        }
+        // All that `f` captures is within, not elsewhere.
+        let run = move |member: usize| {
             while let Some(range) = shares[member].take(grain) {
                 f(member, range);
             }
@@ -152,29 +205,32 @@ impl Team {
                 }
             }
         };
-        self.run(Job { run: &run, soon });
+        let captured = [(&raw const run) as usize, size_of_val(&run)];
+        self.shared.door.tell([captured, [input.as_ptr() as usize, size_of_val(input)]]);
+        self.soon = self.run(Job { run: &run, soon }, self.soon);
     }
 
-    /// Runs `job` on the caller and on every worker that comes before the caller is done with its own run.
-    fn run(&mut self, job: Job<'_>) {
-        let shared = &*self.shared;
+    /// Runs `job` on the caller and on every worker that comes before the caller is done with its own run. `soon` is what the caller
+    /// was to read after the job before, which is given back where this one has nothing to say of that.
+    fn run(&self, job: Job<'_>, soon: Soon) -> Soon {
+        let (shared, door) = (&*self.shared, &self.shared.door);
         // SAFETY: the gate is closed and nobody is inside, so no one reads the cell; and this function neither returns nor
         // unwinds before it is so again, so extending the reference's life is never observed.
-        unsafe { *shared.job.get() = Some(std::mem::transmute::<Job<'_>, Job<'static>>(job)) };
+        unsafe { *door.job.get() = Some(std::mem::transmute::<Job<'_>, Job<'static>>(job)) };
         // Open, empty, the next number (which may wrap: no worker sleeps through 2^32 jobs and meets the same one).
-        let open = (shared.gate.load(Relaxed) & !(INSIDE | CLOSED)).wrapping_add(JOB);
-        shared.gate.store(open, SeqCst);
+        let open = (door.gate.load(Relaxed) & !(INSIDE | CLOSED)).wrapping_add(JOB);
+        door.gate.store(open, SeqCst);
         for (parked, thread) in shared.parked.iter().zip(&self.handles) {
             if parked.load(SeqCst) {
                 thread.unpark();
             }
         }
         let own = catch_unwind(AssertUnwindSafe(|| (job.run)(0)));
-        shared.gate.fetch_or(CLOSED, AcqRel);
-        self.soon = job.soon.first().copied().unwrap_or(self.soon);
+        door.gate.fetch_or(CLOSED, AcqRel);
+        let mut soon = job.soon.first().copied().unwrap_or(soon);
         let mut spins = 0u32;
-        while shared.gate.load(Acquire) & INSIDE != 0 {
-            if self.soon.ask() {
+        while door.gate.load(Acquire) & INSIDE != 0 {
+            if soon.ask() {
                 continue;
             }
             spins += 1;
@@ -186,13 +242,14 @@ impl Team {
             std::panic::resume_unwind(panic);
         }
         assert!(!panicked, "a worker thread panicked");
+        soon
     }
 }
 
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.quit.store(true, SeqCst);
-        self.shared.gate.fetch_add(JOB, SeqCst);
+        self.shared.door.gate.fetch_add(JOB, SeqCst);
         for thread in &self.handles {
             thread.unpark();
         }
@@ -205,12 +262,13 @@ impl Drop for Team {
 
 fn work(shared: &Shared, worker: usize) {
     let number = |gate: u64| gate / JOB;
+    let door = &shared.door;
     let mut seen = 0;
     // What this member will read, and what the leader will, who is busy between jobs.
     let mut soon = [Soon::default(); 2];
     loop {
         let mut spins = 0;
-        while number(shared.gate.load(Acquire)) == seen {
+        while number(door.gate.load(Acquire)) == seen {
             if soon.iter_mut().any(Soon::ask) {
                 continue;
             }
@@ -225,7 +283,7 @@ fn work(shared: &Shared, worker: usize) {
             }
             // Say so, look again, then sleep: the leader opens the gate first and looks at `parked` second.
             shared.parked[worker].store(true, SeqCst);
-            if number(shared.gate.load(SeqCst)) == seen {
+            if number(door.gate.load(SeqCst)) == seen {
                 std::thread::park();
             }
             shared.parked[worker].store(false, SeqCst);
@@ -233,24 +291,28 @@ fn work(shared: &Shared, worker: usize) {
         if shared.quit.load(SeqCst) {
             return;
         }
+        door.ask();
+        isa::prefetch_near((&raw const shared.shares[worker + 1]).cast());
         // Through the gate, if it is still open: for the newest job, whatever was slept through.
-        let mut gate = shared.gate.load(Acquire);
+        let mut gate = door.gate.load(Acquire);
         loop {
             seen = number(gate);
             if gate & CLOSED != 0 {
                 break;
             }
-            match shared.gate.compare_exchange_weak(gate, gate + 1, AcqRel, Acquire) {
+            match door.gate.compare_exchange_weak(gate, gate + 1, AcqRel, Acquire) {
                 Ok(_) => {
                     // SAFETY: inside: the leader has written the job before it opened the gate and waits for this one.
-                    let job = unsafe { *shared.job.get() }.expect("a job comes with its number");
-                    if let Some(&mine) = job.soon.get(worker + 1) {
-                        soon = [mine, if worker == 0 { job.soon[0] } else { Soon::default() }];
-                    }
+                    let job = unsafe { *door.job.get() }.expect("a job comes with its number");
+                    let mine = job.soon.get(worker + 1);
+                    mine.iter().for_each(|&soon| isa::prefetch_near((&raw const *soon).cast()));
                     if catch_unwind(AssertUnwindSafe(|| (job.run)(worker + 1))).is_err() {
                         shared.panicked.store(true, Relaxed);
                     }
-                    shared.gate.fetch_sub(1, Release);
+                    if let Some(&mine) = mine {
+                        soon = [mine, if worker == 0 { job.soon[0] } else { Soon::default() }];
+                    }
+                    door.gate.fetch_sub(1, Release);
                     break;
                 }
                 Err(now) => gate = now,
