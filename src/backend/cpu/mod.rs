@@ -10,6 +10,7 @@ mod ahead;
 mod attend;
 mod kv;
 mod math;
+mod part;
 mod rates;
 mod rows;
 pub mod team;
@@ -20,12 +21,12 @@ use super::{Activation, Attention, Backend, Description, KvShape, KvType, Larges
 use crate::gguf::TensorView;
 use crate::isa::{Isa, Kernel};
 use crate::quant::panel::{Activations, Quantise, STEP};
-use crate::quant::{Dot, Format, Input, Out, ROWS};
 use crate::sample;
 use crate::tree::Token;
 use ahead::{Order, PIECES};
 use anyhow::{Context, Result};
 use attend::Rooms;
+use part::Part;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -95,29 +96,6 @@ impl SharedRows {
     unsafe fn row<'a>(self, row: usize) -> &'a mut [f32] {
         // SAFETY: the caller's contract.
         unsafe { self.part(row, 0..self.cols) }
-    }
-}
-
-/// A product as members of the team take it: by value, for all of it to be where their job is.
-#[derive(Clone, Copy)]
-struct Part<'a> {
-    dot: fn(Isa, Dot<'_>),
-    int8: bool,
-    panels: &'a [u8],
-    /// Bytes of a panel.
-    size: usize,
-    bias: Option<&'a [f32]>,
-    out: SharedRows,
-    /// The number of its first panel among those of all products.
-    first: usize,
-}
-
-impl<'a> Part<'a> {
-    fn new(p: &mut Product<'a, Cpu>, first: usize) -> Self {
-        let Format { dot, int8, panel_bytes, .. } = *p.weight.format;
-        let panels = p.weight.panels(0..p.weight.panel_count());
-        let (size, bias) = (panel_bytes(p.weight.cols).max(1), p.bias.map(|bias| &bias[..]));
-        Self { dot, int8, panels, size, bias, out: p.out.shared(), first }
     }
 }
 
@@ -348,23 +326,12 @@ impl Backend for Cpu {
                 let x = &x.values()[tile.start * cols..tile.end * cols];
                 team.spread_near(panels, grain, quants, soon, move |_, units| {
                     for part in parts.iter().flatten() {
-                        let units =
-                            units.start.max(part.first)..units.end.min(part.first + part.panels.len() / part.size);
-                        if units.is_empty() {
-                            continue;
-                        }
-                        let mine = units.start - part.first..units.end - part.first;
-                        let input = if part.int8 { Input::Int8(quants) } else { Input::F32(x) };
-                        // SAFETY: the rows of this tile, columns of these panels: units are given out once.
-                        let out = unsafe {
-                            let base = part.out.base.add(tile.start * part.out.cols);
-                            Out::new(base, tile.len(), part.out.cols, mine.start * ROWS, part.bias)
-                        };
-                        let panels = &part.panels[mine.start * part.size..mine.end * part.size];
-                        (part.dot)(isa, Dot { panels, cols, input, out });
+                        // SAFETY: units are given out once.
+                        unsafe { part.run(isa, units.clone(), tile.clone(), cols, quants, x) };
                     }
                 });
             }
+            parts.iter().flatten().for_each(|part| part.ask(rows));
         }
     }
 

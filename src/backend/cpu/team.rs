@@ -420,6 +420,21 @@ mod tests {
     }
 
     #[test]
+    fn the_door_is_one_line_and_tells_of_whole_lines() {
+        assert_eq!((size_of::<Door>(), align_of::<Door>()), (64, 64));
+        let team = Team::new(2).unwrap();
+        let door = &team.shared.door;
+        let told = |near: [[usize; 2]; 2]| {
+            door.tell(near);
+            door.ask(); // of addresses that need not be there
+            [0, 1].map(|i| (door.near[i].load(Relaxed), door.lines[i].load(Relaxed)))
+        };
+        assert_eq!(told([[64, 64], [130, 1]]), [(64, 1), (128, 1)]);
+        assert_eq!(told([[100, 92], [127, 2]]), [(64, 2), (64, 2)]);
+        assert_eq!(told([[640, 0], [0, 1 << 30]]), [(640, 0), (0, NEAR as u32)]);
+    }
+
+    #[test]
     fn a_default_is_sane() {
         assert!((1..=4096).contains(&default_threads()));
     }
